@@ -153,14 +153,14 @@ def networks(
     as_engine_reads = images.contiguous(
         memory_format=torch.channels_last if config.engine.reads_channels_last else torch.contiguous_format
     )
-    threads = tuned.num_threads[0]
+    threads = config.threads
 
     def run_on_fewer() -> None:
         config.engine.use_threads(threads)
         best(as_engine_reads)
         use_all_threads()
 
-    run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(as_engine_reads)
+    run_tuned = run_on_fewer if threads else lambda: best(as_engine_reads)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
     ways = {**ours, **vendors_of(module, images, num_cores(), quick_export, say)}
     return {way: to_its_end(call, model.device) for way, call in ways.items()}

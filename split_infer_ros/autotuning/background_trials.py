@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from split_infer_ros.autotuning.engine_contest import EngineContest
 from split_infer_ros.autotuning.model_features import model_features
-from split_infer_ros.autotuning.spaces import SPLIT_POINT, network_space
+from split_infer_ros.autotuning.spaces import SPLIT_POINT, served_config
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess, TrialRunner
 from split_infer_ros.measurements.key import Key
@@ -19,7 +19,6 @@ from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.machine import num_cores
 
 MAX_PROCESSOR_S = 120.0  # the most processor time for the trials of a model
 MAX_TRIAL_S = 600.0  # a trial waits while frames take all cores
@@ -107,12 +106,10 @@ class BackgroundTrials:
         def now() -> float:
             return math.inf if is_over() else time.monotonic()
 
-        precision, engine = model.precision, model.execution_config.engine_text
-        space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=(engine,))
         task, key = network_task(model, self.batch_size), Key.here(str(model.device))
         about = {"batch_size": self.batch_size, SPLIT_POINT: split_point}
         contest = EngineContest(self._opened(), key, task, about, model_features(model), now)
-        return contest.records({PRESENT: space.default, **configs}, time.monotonic() + MAX_TRIAL_S)
+        return contest.records({PRESENT: served_config(model), **configs}, time.monotonic() + MAX_TRIAL_S)
 
     def run(self, stage: str, about: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> TrialOutcome:
         """Runs one trial; see ``Trials.run``.

@@ -28,6 +28,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
@@ -63,23 +64,20 @@ class BestKnown:
         return ExecutionConfig.from_json(self.network.config)
 
     @property
-    def num_threads(self) -> tuple[int, int]:
-        """The recorded numbers of threads of the backbone and of the head; 0 for an unknown number."""
-        network_threads = 0 if self.network is None else self.network.config["threads"]
-        return self._pipeline_config.get("backbone_threads", network_threads), self._pipeline_config.get(
-            "head_threads", 0
-        )
+    def head_threads(self) -> int:
+        """The recorded number of threads of the head; 0 if it is unknown."""
+        return int(self._pipeline_config.get("head_threads", 0))
 
-    def backbone_threads(self, settings: StageSettings) -> int:
-        """Returns the number of threads for the backbone of a pipeline with these settings.
+    def with_tuned_threads(self, model: SplitModel, settings: StageSettings) -> SplitModel:
+        """Returns a model with the number of threads that tuning found for a pipeline with these settings.
 
-        The tuned number is returned only if the settings have the tuned split point and batch size. Otherwise 0 is
-        returned, which means all threads.
+        It has that number only if the settings have the tuned split point and batch size. Otherwise it stays as it is.
         """
         config = self._pipeline_config
         if not config or (settings.split_point, settings.batch_size) != (config["split_point"], config["batch_size"]):
-            return 0
-        return int(config["backbone_threads"])
+            return model
+        threads = int(config["backbone_threads"])
+        return model.with_threads(threads if threads < max_threads() else 0)
 
     def fill_in(self, wanted: StageSettings) -> StageSettings:
         """Returns the settings, with tuned values for those that the user left open.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess, TrialRunner
@@ -14,6 +15,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.split.model_spec import ModelSpec
@@ -34,10 +36,12 @@ def open_engines(wanted: str, residency: Residency) -> tuple[str, ...]:
     return () if wanted == AUTO else (wanted,)
 
 
-def measured_engines(model: SplitModel, database: Database, precision: Precision, batch_size: int) -> set[str]:
-    """Returns the engines with which this machine has measured a network in a precision and at a batch size."""
+def measured_configs(
+    model: SplitModel, database: Database, precision: Precision, batch_size: int
+) -> list[Mapping[str, Any]]:
+    """Returns the configurations in which this machine has measured a network in a precision and at a batch size."""
     found = database.find(Key.here(str(model.device)), network_task(model, batch_size))
-    return {record.config["engine"] for record in found if record.config.get("precision") == precision.value}
+    return [record.config for record in found if record.config.get("precision") == precision.value]
 
 
 def compare_engines_once(
@@ -67,7 +71,7 @@ def compare_engines_once(
         ConfigurationError: the process cannot be started.
     """
     engines = engines_for(model, precision)
-    if len(engines) < 2 or measured_engines(model, database, precision, batch_size):
+    if len(engines) < 2 or measured_configs(model, database, precision, batch_size):
         return
     say(
         f"comparing the engines {', '.join(engines)} for {model.entry.name} in {precision.value}, once on this "
@@ -86,11 +90,11 @@ def describe_comparison(records: Sequence[Record]) -> str:
     If an engine's results differ from those of the model as built, the text says by how much.
     """
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
-    parts = [f"{_name(record)} {1e3 * record.median_s:.1f} ms{_difference(record)}" for record in timed]
+    parts = [f"{name_of(record.config)} {1e3 * record.median_s:.1f} ms{_difference(record)}" for record in timed]
     for record in records:
         if record.error is not None:
             reason = record.error.partition(": ")[2] or record.error  # without the name of the exception
-            parts.append(f"{_name(record)} is not used ({reason.rstrip('.')})")
+            parts.append(f"{name_of(record.config)} is not used ({reason.rstrip('.')})")
     return "; ".join(parts) or "there was no time to compare engines"
 
 
@@ -99,6 +103,9 @@ def _difference(record: Record) -> str:
     return f" (differs: {told})" if told and record.facts.get("difference") else ""
 
 
-def _name(record: Record) -> str:
-    engine, micro_batch = record.config["engine"], record.config.get("micro_batch")
-    return f"{engine} in micro-batches of {micro_batch}" if micro_batch else str(engine)
+def name_of(config: Mapping[str, Any]) -> str:
+    """Returns the name of a configuration for the user: its engine, fewer threads, and the micro-batch."""
+    threads, micro_batch, name = config.get("threads", 0), config.get("micro_batch", 0), str(config["engine"])
+    if 0 < threads < max_threads():
+        name += f" with {threads} thread{'s' if threads > 1 else ''}"
+    return f"{name} in micro-batches of {micro_batch}" if micro_batch else name

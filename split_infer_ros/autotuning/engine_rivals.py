@@ -1,18 +1,22 @@
-"""Finds the engines that might run a served model faster. Each is first tried in a process of its own."""
+"""Finds engines, and settings of an engine, that might run a served model faster.
+
+Each is first tried in a process of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from split_infer_ros.autotuning.background_trials import BackgroundTrials, TrialRivals, is_clearly_slower
 from split_infer_ros.autotuning.best_known import find_best_known
-from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_engines
-from split_infer_ros.autotuning.spaces import network_space
-from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_configs, name_of
+from split_infer_ros.autotuning.spaces import micro_batches_of, network_space, served_config, thread_counts
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.measurements.database import Database
-from split_infer_ros.measurements.record import Record
+from split_infer_ros.measurements.database import Database, best_of
+from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.search.space import Config
 from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.improving.turns import Verdict
@@ -21,15 +25,19 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.telemetry.machine import num_cores
 
-NO_FASTER = 0.999  # the highest gain of an engine that was taken back; rounding must not make it the fastest
+NO_FASTER = 0.999  # the highest gain of a rival that was taken back; rounding must not make it the fastest
 MAX_TRIES = 3  # a contest that others ended is repeated, but not for ever
 
 
 class EngineRivals(TrialRivals):
-    """Proposes the engines of a model that were not compared on this machine yet. It is a ``Rivals``.
+    """Proposes what was not compared on this machine yet. It is a ``Rivals``.
 
-    An engine that fails, whose results differ, or that is clearly slower in a trial is not proposed. What was found is
-    kept in the database, like the results of ``tune``.
+    First come the other engines of a model. Then single images are computed with fewer threads of the engine that is
+    left, and larger batches in micro-batches. One thread is not tried: a batch takes nearly twice as long on it as on
+    two. Larger batches are computed on lanes while frames come fast, and lanes have their own numbers of threads.
+
+    What fails, gives other results, or is clearly slower in a trial is not proposed. What was found is kept in the
+    database, like the results of ``tune``.
 
     Args:
         trials: runs the trials. Records have their batch size.
@@ -41,28 +49,22 @@ class EngineRivals(TrialRivals):
         self._database = database
         self._settled: set[str] = set()
         self._tries: dict[str, int] = {}
-        self._latest = ""  # the engine that was proposed last
-        self._records: Sequence[Record] = ()  # of its trial: the present engine's and its own
+        self._latest = ""  # the name of what was proposed last
+        self._records: Sequence[Record] = ()  # of its trial: the present configuration's and its own
 
     def next(
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
     ) -> Rival | None:
-        """Returns the next engine that may be faster; see ``Rivals.next``.
+        """Returns the next engine or setting that may be faster; see ``Rivals.next``.
 
-        An engine that was measured meanwhile, for another model of this network or by another node, needs no trial.
+        What was measured meanwhile, for another model of this network or by another node, needs no trial.
         """
         known = self._known(model)
         if known is not None:
             return known
-        present, precision = model.execution_config.engine_text, model.precision
-        engines = engines_for(model, precision)
-        measured = measured_engines(model, self._database, precision, self._trials.batch_size)
-        left = [name for name in engines if name not in {present, *measured, *self._settled}]
-        space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
-        for name in left:
+        for name, config in self._untried(model).items():
             if is_over() or not self._trials.may_go_on:
                 break
-            config: Config = {**space.default, "engine": name}
             records = self._trials.compare({name: config}, model, split_point, is_over)
             if is_over():
                 break
@@ -73,10 +75,27 @@ class EngineRivals(TrialRivals):
             self._note_cost()
         return None
 
-    def settle(self, verdict: Verdict) -> None:
-        """Records what turns on live frames have shown about the latest engine, if it comes from a trial.
+    def _untried(self, model: SplitModel) -> Mapping[str, Config]:
+        """Returns the configurations that were neither measured nor settled, by name."""
+        present, precision, batch_size = model.execution_config, model.precision, self._trials.batch_size
+        engines = engines_for(model, precision)
+        default = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines).default
+        measured = measured_configs(model, self._database, precision, batch_size)
+        done = {name_of(config) for config in measured} | {config["engine"] for config in measured}
+        configs = [{**default, "engine": engine} for engine in engines if engine != present.engine_text]
+        as_is = served_config(model)
+        is_plain = not present.segments and present.compiler is Compiler.NONE  # others take long to make
+        if model.device.type == "cpu" and batch_size == 1 and is_plain:
+            configs += [{**as_is, "threads": count} for count in thread_counts(num_cores()) if count > 1]
+        if present.engine is not Engine.TORCH:
+            configs += [{**as_is, "micro_batch": size} for size in micro_batches_of(batch_size, model.device.type)]
+        done |= {name_of(as_is)} | self._settled
+        return {name: config for config in configs if (name := name_of(config)) not in done}
 
-        One that was taken back is recorded as no faster, because later starts take the fastest engine.
+    def settle(self, verdict: Verdict) -> None:
+        """Records what turns on live frames have shown about the latest rival, if it comes from a trial.
+
+        One that was taken back is recorded as no faster, because later starts take the fastest one.
         """
         if self._records:
             before, rival = self._records
@@ -86,21 +105,18 @@ class EngineRivals(TrialRivals):
         self._note(self._latest, f"{self._latest} is {verdict} on live frames")
 
     def refuse(self, reason: str) -> None:
-        """Notes that the latest engine cannot serve."""
+        """Notes that the latest rival cannot serve."""
         self._note(self._latest, f"{self._latest} is not used ({reason.rstrip('.')})")
 
     def _known(self, model: SplitModel) -> Rival | None:
-        """Returns the fastest engine that was measured, as a rival of a slower one."""
+        """Returns the fastest configuration that was measured, as a rival of a slower one."""
         best = find_best_known(model, self._database, model.precision, self._trials.batch_size).network
-        if best is None:
+        if best is None or name_of(best.config) in {name_of(model.execution_config.as_json()), *self._settled}:
             return None
-        config = ExecutionConfig.from_json(best.config)
-        if config.engine_text in {model.execution_config.engine_text, *self._settled}:
-            return None
-        return self._rival(config)
+        return self._rival(ExecutionConfig.from_json(best.config))
 
     def _judged(self, name: str, records: list[Record]) -> Rival | None:
-        """Returns the second engine of a trial as a rival of the first one, unless it fails or is clearly slower."""
+        """Returns the second one of a trial as a rival of the first one, unless it fails or is clearly slower."""
         if len(records) < 2:
             self._note(name, f"{name} could not be compared")
             return None
@@ -113,7 +129,7 @@ class EngineRivals(TrialRivals):
 
     def _rival(self, config: ExecutionConfig, records: Sequence[Record] = ()) -> Rival | None:
         """Returns a rival; None if it was proposed often enough, or does not load."""
-        name = self._latest = config.engine_text
+        name = self._latest = name_of(config.as_json())
         self._records = records
         self._tries[name] = self._tries.get(name, 0) + 1
         if self._tries[name] > MAX_TRIES:
@@ -126,8 +142,24 @@ class EngineRivals(TrialRivals):
             return None
 
     def _keep(self, records: list[Record]) -> None:
-        self._database.keep(records, "the comparison of engines is")
+        """Keeps the present configuration's record and a rival's.
+
+        The machine may have been busier than in earlier trials. So both are scaled by what the present configuration
+        took then. Otherwise the best record would be the one of the calmest minute.
+        """
+        before = records[0]
+        best = best_of(each for each in self._database.records() if _is_repeated(each, before))
+        scale = best.median_s / before.median_s if best is not None and before.costs else 1.0
+        scaled = [replace(record, costs=tuple(cost * scale for cost in record.costs)) for record in records]
+        self._database.keep(scaled, "the comparison of engines is")
 
     def _note(self, name: str, found: str) -> None:
         self._settled.add(name)
         self._found.append(found)
+
+
+def _is_repeated(record: Record, later: Record) -> bool:
+    """Returns whether both records measure one configuration of one task on one machine."""
+    return (record.target, record.versions, record.config) == (later.target, later.versions, later.config) and same(
+        record.task, later.task
+    )

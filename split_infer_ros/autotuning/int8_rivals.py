@@ -13,7 +13,7 @@ from split_infer_ros.autotuning.background_trials import BackgroundTrials, Pendi
 from split_infer_ros.autotuning.engine_choice import describe_comparison
 from split_infer_ros.autotuning.handed_arrays import handed, taken
 from split_infer_ros.autotuning.live_quantisation import GRAPH, IMAGES, SCOPE, SCOPES
-from split_infer_ros.autotuning.spaces import QUANTISE, network_space
+from split_infer_ros.autotuning.spaces import QUANTISE, network_space, served_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
@@ -93,9 +93,10 @@ class Int8Rivals(PendingRivals):
         """
         if not self._trials.may_go_on:
             raise ConfigurationError("the trials took too much processor time")
+        config = replace(CONFIG, threads=model.execution_config.threads)
         if not self._scope and quantised_path(model.network).is_file():
             rival, scope, num_scopes = (
-                self._rival("int8", load_model(replace(self._trials.spec, execution_config=CONFIG))),
+                self._rival("int8", load_model(replace(self._trials.spec, execution_config=config))),
                 0,
                 1,
             )
@@ -112,9 +113,10 @@ class Int8Rivals(PendingRivals):
             graph = _parsed(taken(outcome.facts[GRAPH]).tobytes())
             self._made = model.network, graph
             network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", graph))
-            rival = self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, CONFIG))
+            rival = self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, config))
         space = network_space(num_cores(), (Precision.INT8,), "cpu", compilers=False, engines=(Engine.OPENVINO.value,))
-        records = self._trials.compare({rival.name: space.default}, model, split_point, is_over)
+        as_served = {**space.default, "threads": served_config(model)["threads"]}
+        records = self._trials.compare({rival.name: as_served}, model, split_point, is_over)
         if is_over():
             return None
         if len(records) < 2 or is_clearly_slower(records[1], records[0]):

@@ -145,9 +145,9 @@ def _by_named_engine(spec: ModelSpec, engine: str) -> ModelSpec:
 def tenant_opener(database: Database, say: Callable[[str], object] = lambda line: None) -> OpenModel:
     """Returns a function that opens a tenant's model as it runs best, according to earlier measurements.
 
-    The model has the split point that tuning found, unless the settings name one. The tuned number of threads is used
-    only with the tuned split point and batch size. Engines are compared for single images. The function takes a tenant
-    and the settings that all tenants share. It raises ConfigurationError like ``open_model``.
+    The model has the split point that tuning found, unless the settings name one. A pipeline's tuned number of threads
+    is used only with the tuned split point and batch size. Engines are compared for single images. The function takes a
+    tenant and the settings that all tenants share. It raises ConfigurationError like ``open_model``.
 
     Args:
         database: holds the measurements.
@@ -175,12 +175,11 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
         tuned = best_known.fill_in(replace(stage, split_point=DEFAULT))
         in_force = tuned if stage.split_point == DEFAULT else stage
         return OpenedModel(
-            opened.model,
+            best_known.with_tuned_threads(opened.model, in_force),
             opened.notes,
             split_point=tuned.split_point,
             find_profile=profile_finder(opened.model, database, say),
-            num_threads=best_known.backbone_threads(in_force),
-            head_threads=best_known.num_threads[1],
+            head_threads=best_known.head_threads,
             rivals=opened.rivals,
             profiles=opened.profiles,
         )

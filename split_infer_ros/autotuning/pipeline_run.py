@@ -40,11 +40,11 @@ def time_pipeline(model: SplitModel, config: Mapping[str, Any], end: float) -> d
         memory_policy=config["memory_policy"],
         cuda_graphs=config["cuda_graphs"],
     )
-    threads = config["backbone_threads"], config["head_threads"]
+    model, threads = model.with_threads(config["backbone_threads"]), config["head_threads"]
     return measure_steadily(lambda: _periods(model, settings, threads), lambda: time.monotonic() < end).as_json()
 
 
-def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:
+def _periods(model: SplitModel, settings: StageSettings, head_threads: int) -> list[float]:
     """Returns the seconds per image in a saturated pipeline: one sample per batch, without the first batches."""
     size, batches = settings.batch_size, 2 * WARM_UP + 2
     ends: list[float] = []
@@ -53,7 +53,7 @@ def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int,
         if origin.header % size == size - 1:
             ends.append(time.monotonic())
 
-    with LocalPipeline(model, settings, deliver, num_threads=num_threads) as pipeline:
+    with LocalPipeline(model, settings, deliver, head_threads=head_threads) as pipeline:
         pipeline.feed(itertools.repeat(Pixels.blank(), size * batches))
         pipeline.finish()
     return [(later - sooner) / size for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :])]

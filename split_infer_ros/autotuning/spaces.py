@@ -15,6 +15,7 @@ from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import ENGINES
+from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
@@ -137,6 +138,13 @@ def pipeline_space(model: SplitModel, num_cores: int) -> Space:
             "memory_policy": (AUTO, *(policy.value for policy in POLICIES)) if on_gpu else (AUTO,),
         }
     )
+
+
+def served_config(model: SplitModel) -> dict[str, Any]:
+    """Returns the configuration in which a model runs, as ``network_space`` has them. It may have ``segments``."""
+    config = model.execution_config
+    plain = {name: value for name, value in config.as_json().items() if name != "segments" or value}
+    return plain | {"threads": config.threads or num_cores()}
 
 
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:

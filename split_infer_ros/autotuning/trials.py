@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -39,9 +40,8 @@ from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.runtime.inference import inference_mode
-from split_infer_ros.runtime.num_threads import use_threads
+from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.search.space import frozen
 from split_infer_ros.server.warm_up import count_lanes
 from split_infer_ros.split.load import build_model, choose_device, make_network
 from split_infer_ros.split.located_spec import located
@@ -73,7 +73,7 @@ class Trials:
         self._entry, self._as_built = build_model(self._spec)
         self._networks: dict[bool, Network] = {}
         self._stream = Stream(self._device)
-        self._rivals: dict[Hashable, LaneRun] = {}  # calls that may take turns, by configuration and batch size
+        self._rivals: dict[str, LaneRun] = {}  # calls that may take turns, by configuration and batch size
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Times a configuration.
@@ -162,12 +162,12 @@ class Trials:
                 with suppress(ConfigurationError):  # it says nothing about other split points; the node sees it, too
                     make_backbone(self.model(ExecutionConfig.from_json(config)), about[SPLIT_POINT])
             if self._weight_bytes() <= MAX_BYTES_OF_RIVALS:
-                self._rivals[frozen(config), batch_size] = run
+                self._rivals[_key(config, batch_size)] = run
             return {"costs": run.per_batch(timed(run)), **_facts(found)}
 
     def _take_turns(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         batch_size = about["batch_size"]
-        keys = {name: (frozen(rival), batch_size) for name, rival in about[RIVALS].items()}
+        keys = {name: _key(rival, batch_size) for name, rival in about[RIVALS].items()}
         runs = {name: self._rivals[key] for name, key in keys.items() if key in self._rivals}
         self._rivals.clear()  # frees memory for later rivals
         with inference_mode(), self._stream.work("trial"):
@@ -194,14 +194,14 @@ class Trials:
         """Returns a call of the network, and how far its results differ from those of the model as built.
 
         The call waits for its results. Batches of several images mean that frames come fast. If a node then uses lanes,
-        the call uses them too.
+        the call uses them too, unless the configuration has fewer threads than there are.
 
         Raises:
             ConfigurationError: the results differ too much.
         """
         execution_config = ExecutionConfig.from_json(config)
-        model, num_threads = self.model(execution_config), config["threads"]
-        num_lanes = count_lanes(model, num_threads) if batch_size > 1 else 1
+        model, num_threads = self.model(execution_config), execution_config.threads or max_threads()
+        num_lanes = count_lanes(model) if batch_size > 1 and not execution_config.threads else 1
         set_up = partial(execution_config.engine.use_threads, max(1, num_threads // num_lanes), num_lanes)
         set_up()
         network = make_backbone(model, OUTPUT)
@@ -228,6 +228,10 @@ class Trials:
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         return time_pipeline(self.model(ExecutionConfig.from_json(about["form"])), config, end)
+
+
+def _key(config: Mapping[str, Any], batch_size: int) -> str:
+    return f"{json.dumps(config, sort_keys=True)} {batch_size}"
 
 
 def _images_for(model: SplitModel, images: Floats) -> Values:

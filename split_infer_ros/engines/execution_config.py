@@ -13,6 +13,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import keeps_float32
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.device import Device
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ class ExecutionConfig:
         operators: which implementation of the vision operators runs on a GPU, or that some operators do not run there.
         segments: one pair for each segment, in order: how its convolutions run, and the name of the split point where
             it ends. The last segment ends at ``output``. Empty if all convolutions run alike.
-        engine: the engine that executes the network. For other engines than torch, only ``folding``, ``precision`` and
-            ``micro_batch`` matter.
+        engine: the engine that executes the network. For other engines than torch, only ``folding``, ``precision``,
+            ``micro_batch`` and ``threads`` matter.
         provider: a provider of ONNX Runtime, such as ``CUDA``, or a device of OpenVINO, such as ``GPU``; empty for the
             CPU and for torch.
         precision: the precision in which the network computes.
         micro_batch: how many images of a batch an engine other than torch computes at once; 0: all images.
+        threads: how many threads the backbone's operations use on a CPU; 0: one for each core.
     """
 
     convolutions: Convolutions = Convolutions.PACKED
@@ -78,6 +80,7 @@ class ExecutionConfig:
     provider: str = ""
     precision: Precision = Precision.FP32
     micro_batch: int = 0
+    threads: int = 0
 
     @property
     def engine_text(self) -> str:
@@ -126,16 +129,22 @@ class ExecutionConfig:
         return ExecutionConfig(engine=engine, provider=provider, precision=self.precision)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the plain values with which the database stores this configuration."""
+        """Returns the plain values with which the database stores this configuration. It has no ``threads`` if all."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "provider"}
         plain = {name: each.value if isinstance(each, enum.Enum) else each for name, each in values.items()}
         segments = [[convolutions.value, end] for convolutions, end in self.segments]
+        if not self.threads:
+            del plain["threads"]
         return plain | {"engine": self.engine_text, "segments": segments}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
-        """Makes a config from the values that ``as_json`` returns. Ignores values that this class does not have."""
+        """Makes a config from the values that ``as_json`` returns. Ignores values that this class does not have.
+
+        As many threads as this process may use at most are 0 threads.
+        """
         engine, provider = parse_engine(values["engine"])
+        threads = values.get("threads", 0)
         return cls(
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],
@@ -146,4 +155,5 @@ class ExecutionConfig:
             provider=provider,
             precision=Precision(values["precision"]),
             micro_batch=values.get("micro_batch", 0),
+            threads=threads if threads < max_threads() else 0,
         )

@@ -90,8 +90,8 @@ class BackbonePipeline:
         )
         auto_split = AutoSplit(chooser, say)
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
-        # with ``auto`` the split point moves, so no tuned number of threads fits
-        num_threads = 0 if values.stage.split_point == AUTO else best_known.backbone_threads(settings)
+        if values.stage.split_point != AUTO:  # with ``auto`` it moves, so no number for one split point fits
+            model = best_known.with_tuned_threads(model, settings)
         stage = BackboneStage(
             model,
             settings,
@@ -100,7 +100,6 @@ class BackbonePipeline:
             trace=trace,
             watch=auto_split.observe,
             database=database,
-            num_threads=num_threads,
             rivals=with_split_rivals(opened.rivals, auto_split, opened.profiles),
             say=say,
         )

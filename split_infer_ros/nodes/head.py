@@ -132,7 +132,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
-        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.num_threads[1])
+        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.head_threads)
         expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's settings, unless the user set others
         self._stage = HeadStage.open(
             self._model,

@@ -38,7 +38,6 @@ class BackboneStage:
         trace: the file for the times of each batch. None writes no file.
         watch: called with each batch that a head gave back, once the batch's timeline is complete. It must not wait.
         database: keeps the machine's constants. None means the user's own database.
-        num_threads: threads for the backbone's operations on a CPU. 0 means all.
         rivals: proposes engines that may run the backbone faster. They are tried while frames flow.
         say: called with a sentence about each of them.
 
@@ -60,11 +59,10 @@ class BackboneStage:
         trace: TraceFile | None = None,
         watch: Callable[[Batch], None] | None = None,
         database: Database | None = None,
-        num_threads: int = 0,
         rivals: Rivals | None = None,
         say: Callable[[str], object] = lambda line: None,
     ) -> None:
-        opened = OpenedModel(model, num_threads=num_threads, transport=transport, rivals=rivals)
+        opened = OpenedModel(model, transport=transport, rivals=rivals)
         self._server = Server(
             SharedSettings.of_stage(settings),
             Limits(),

@@ -48,5 +48,5 @@ class LoadedModels:
             {key: image_s(key) or 1.0 for key in loaded} | dict.fromkeys(stacks, 1.0),
             {key: model.plan.model.execution_config.engine for key, model in loaded.items()}
             | dict.fromkeys(stacks, Engine.TORCH),
-            {key: model.num_threads for key, model in loaded.items()},
+            {key: model.plan.model.execution_config.threads for key, model in loaded.items()},
         )

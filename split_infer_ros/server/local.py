@@ -65,7 +65,7 @@ class LocalPipeline:
             pipeline is full, so that no image is dropped.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: the limits of post-processing: which detections are kept.
-        num_threads: threads for the operations of the backbone (0: all) and of the head. None: the nodes' defaults.
+        head_threads: threads for the head's operations; 0: the nodes' default.
         head_weights: where the head's weights are; in memory if None. ``settings`` say where the backbone's are.
         watch: called with each finished batch, once all its times are known. It must not wait.
 
@@ -85,7 +85,7 @@ class LocalPipeline:
         deliver: Callable[[Origin, Detections], None] | None = None,
         *,
         limits: Limits | None = None,
-        num_threads: tuple[int, int] | None = None,
+        head_threads: int = 0,
         head_weights: WeightsSettings | None = None,
         watch: Callable[[Batch], None] | None = None,
     ) -> None:
@@ -93,7 +93,6 @@ class LocalPipeline:
         self._feeder = StageFeeder()
         self._settings = settings or StageSettings(drop_policy=DropPolicy.BLOCK)
         self._run: _LocalRun | None = None
-        backbone_threads, head_threads = num_threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
         limits = limits or Limits()
         check_settings(limits)
@@ -102,16 +101,14 @@ class LocalPipeline:
             limits,
             deliver=self._deliver,
             on_error=self._hear,
-            num_threads=head_threads,
+            num_threads=head_threads or default_head_threads(model.device),
             weights=head_weights,
             batch_size=self._settings.batch_size,
             split_point=self._settings.split_point,
         )
         # The head is a thread of this object. If its batches wait for long, the head is slow, not gone.
         transport = LocalTransport(self.head, lease_s=STUCK_S)
-        self.backbone = BackboneStage(
-            model, self._settings, transport, self._hear, watch=watch, num_threads=backbone_threads
-        )
+        self.backbone = BackboneStage(model, self._settings, transport, self._hear, watch=watch)
 
     @property
     def errors(self) -> list[Exception]:

@@ -42,7 +42,6 @@ class ModelInstance:
         on_error: called with every exception that cost frames, and with notices.
         watch: called with each batch that a head worked on, with its timeline complete and ``changed`` held. It must
             not wait.
-        num_threads: threads for the backbone's operations on a CPU; 0: all.
         ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
 
     Attributes:
@@ -66,7 +65,6 @@ class ModelInstance:
         changed: threading.Condition,
         on_error: Callable[[Exception], None],
         watch: Callable[[Batch], None],
-        num_threads: int = 0,
         ring_memory: RingMemory | None = None,
     ) -> None:
         self.key = key
@@ -79,7 +77,6 @@ class ModelInstance:
         self._changed = changed
         self._report = guarded(on_error)
         self._watch = watch
-        self._num_threads = num_threads
         self._ring_memory = ring_memory
         self.plans = PlansInUse(changed, self._released)
         self.connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
@@ -110,7 +107,6 @@ class ModelInstance:
             advisor=self.advisor,
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
-            num_threads=self._num_threads,
         )
 
     def prepare_head(self, plan: Plan) -> None:

@@ -31,7 +31,6 @@ class OpenedModel:
         notes: sentences for the user, such as why the model runs in another precision.
         split_point: the split point if the settings leave it open: the one that tuning found, or ``default``.
         find_profile: returns the model's profile on this machine.
-        num_threads: threads for the backbone's operations on a CPU; 0: all.
         head_threads: threads for the head's operations if the settings give no number; 0: the default of the machine.
         head_weights: where the head's weights are.
         transport: the transport to a head that the server does not run; None: the server runs the head.
@@ -43,7 +42,6 @@ class OpenedModel:
     notes: tuple[str, ...] = ()
     split_point: str = "default"
     find_profile: FindProfile = _refuse
-    num_threads: int = 0
     head_threads: int = 0
     head_weights: WeightsSettings = field(default_factory=WeightsSettings)
     transport: Transport | None = None

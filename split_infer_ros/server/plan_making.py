@@ -38,7 +38,6 @@ def make_plan(
     taken_bytes: float = 0.0,
     pool: OwnedPool | None = None,
     ring_memory: RingMemory | None = None,
-    num_threads: int = 0,
 ) -> Plan:
     """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
 
@@ -51,7 +50,6 @@ def make_plan(
         pool: slots of another plan with these settings. They are used as well if they fit the features. Otherwise,
             and with None, the connection makes new ones.
         ring_memory: the ring for streamed weights that the model shares with others; None: it shares none.
-        num_threads: threads with which the backbone runs on a CPU; 0: one for each core.
 
     Raises:
         ConfigurationError: the model has no such split point, the machine has no such memory policy, or memory is
@@ -96,7 +94,7 @@ def make_plan(
                 settings,
                 batch_size=settings.batch_size,
                 ring_memory=ring_memory,
-                num_threads=num_threads,
+                num_threads=model.execution_config.threads,
             )
             if streamed is not None:
                 undo.callback(streamed.close)

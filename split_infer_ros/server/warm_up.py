@@ -25,16 +25,15 @@ class WarmUp:
     With another number of threads, an engine would prepare the model again while frames flow.
 
     Args:
-        num_threads: threads for the backbone's operations on a CPU; 0: all.
         num_lanes: the server's number of lanes; 0: none.
     """
 
-    def __init__(self, num_threads: int, num_lanes: int) -> None:
-        self._num_threads, self._num_lanes = num_threads, num_lanes
+    def __init__(self, num_lanes: int) -> None:
+        self._num_lanes = num_lanes
 
     def can_use_lanes(self, plan: Plan) -> bool:
         """Returns whether two batches of the plan may be computed side by side."""
-        num_lanes = count_lanes(plan.model, self._num_threads, self._num_lanes)
+        num_lanes = count_lanes(plan.model, self._num_lanes)
         is_one_core = max_threads() // num_lanes <= 1
         return num_lanes > 1 and (not is_one_core or plan.settings.lane_limit > MIN_LIMIT_ON_ONE_CORE)
 
@@ -45,7 +44,7 @@ class WarmUp:
     def run(self, plan: Plan) -> None:
         """Runs a plan's blank batches on all cores, or on the GPU. Raises what the model raises."""
         model = plan.model
-        on_all = partial(_set_up, model.execution_config.engine, self._num_threads)
+        on_all = partial(_set_up, model.execution_config.engine, model.execution_config.threads)
         set_up: Callable[[], None] = on_all if model.device.type == "cpu" else use_one_thread
         self._run(1, set_up, lambda: plan.warm_up(Stream(model.device), Stream(model.device)))
 
@@ -71,7 +70,7 @@ def _set_up(engine: Engine, num_threads: int, num_lanes: int = 1) -> None:
     give_way(BACKBONE)
 
 
-def count_lanes(model: SplitModel, num_threads: int, num_lanes: int = NUM_LANES) -> int:
+def count_lanes(model: SplitModel, num_lanes: int = NUM_LANES) -> int:
     """Returns on how many lanes a model's backbone can run; 1 if each batch needs all cores, or the GPU.
 
     torch makes a team of threads for each thread that computes with several threads. If the teams have more threads
@@ -80,12 +79,10 @@ def count_lanes(model: SplitModel, num_threads: int, num_lanes: int = NUM_LANES)
 
     Args:
         model: the model, on its device.
-        num_threads: threads for the backbone's operations; 0: all. A backbone with fewer threads than cores gets no
-            lanes, because other programs count on the remaining cores.
         num_lanes: the server's number of lanes.
     """
     config = model.execution_config
-    has_all_cores = model.device.type == "cpu" and num_threads in (0, max_threads())
     lane_threads = max_threads() // max(1, num_lanes)
     is_possible = lane_threads == 1 if config.engine is Engine.TORCH else lane_threads >= 1
-    return num_lanes if has_all_cores and is_possible and config.compiler is Compiler.NONE and num_lanes > 1 else 1
+    is_possible &= model.device.type == "cpu" and config.compiler is Compiler.NONE
+    return num_lanes if is_possible and num_lanes > 1 else 1

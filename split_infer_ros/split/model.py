@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -79,6 +80,15 @@ class SplitModel:
             ConfigurationError: the model cannot run on the device or in this config.
         """
         return SplitModel(self.network, device, execution_config or self.execution_config)
+
+    def with_threads(self, num_threads: int) -> SplitModel:
+        """Returns the same model with another number of threads for its backbone; 0: one for each core.
+
+        A backbone on a GPU has no threads, so it stays as it is.
+        """
+        if self.device.type != "cpu" or num_threads == self.execution_config.threads:
+            return self
+        return self.placed(self.device, replace(self.execution_config, threads=num_threads))
 
     @property
     def can_be_stacked(self) -> bool:

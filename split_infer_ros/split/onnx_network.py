@@ -142,4 +142,4 @@ def of_onnx(config: ExecutionConfig) -> ExecutionConfig:
     engine = _native_engine()
     if config.precision not in precisions_of(engine, "", is_file=True):
         engine = Engine.OPENVINO
-    return ExecutionConfig(engine=engine, precision=config.precision)
+    return ExecutionConfig(engine=engine, precision=config.precision, threads=config.threads)

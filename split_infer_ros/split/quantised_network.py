@@ -64,7 +64,7 @@ class QuantisedNetwork(GraphNetwork):
         engine, provider = (Engine.OPENVINO, "") if config == _UNTUNED else (config.engine, config.provider)
         check_precision(Precision.INT8, engine, provider)
         check_device(engine, provider, device)
-        return self, replace(CONFIG, micro_batch=config.micro_batch)
+        return self, replace(CONFIG, micro_batch=config.micro_batch, threads=config.threads)
 
     def head_config(self, device: Device, config: ExecutionConfig) -> ExecutionConfig:
         """Returns the backbone's config."""

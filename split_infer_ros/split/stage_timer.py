@@ -91,7 +91,7 @@ class StageTimer:
             use_one_thread()  # as in the pipeline
             preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
             images = preprocess()
-            model.execution_config.engine.use_threads(0)
+            model.execution_config.engine.use_threads(model.execution_config.threads)
             _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
         if model.device.type == "cpu":

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from trial_runners import StandInRunner
 
-from split_infer_ros.autotuning import engine_rivals
+from split_infer_ros.autotuning import best_known, engine_choice, engine_rivals, spaces
 from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.engine_choice import name_of
 from split_infer_ros.autotuning.engine_rivals import EngineRivals
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import TrialOutcome
+from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.server.improving.rivals import Rival
@@ -31,25 +33,26 @@ CRASH = TrialOutcome((), "It crashed: its process ended with SIGSEGV.", is_proce
 
 
 class Trials(StandInRunner):
-    """Runs trials that take a given time for each engine.
+    """Runs trials that take a given time for each configuration, by its name.
 
     Attributes:
-        asked: the engines that were tried.
+        asked: the configurations that were tried.
     """
 
-    def __init__(self, costs: Mapping[str, float | str | TrialOutcome]) -> None:
+    def __init__(self, costs: Mapping[str, float | str | TrialOutcome], batch_size: int = 1) -> None:
         super().__init__(SPEC)
         self.costs = costs
         self.asked: list[str] = []
+        self._batch_size = batch_size
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
-        assert about["batch_size"] == 1
+        assert about["batch_size"] == self._batch_size
         if stage == RIVALS:
-            turns = {name: [self.costs[each["engine"]]] * 3 for name, each in about[RIVALS].items()}
+            turns = {name: [self.costs[name_of(each)]] * 3 for name, each in about[RIVALS].items()}
             return TrialOutcome((), None, {TURNS: turns})
         assert stage == RIVAL
-        self.asked.append(config["engine"])
-        cost = self.costs[config["engine"]]
+        self.asked.append(name_of(config))
+        cost = self.costs[name_of(config)]
         if isinstance(cost, TrialOutcome):
             return cost
         return TrialOutcome((), cost) if isinstance(cost, str) else TrialOutcome((cost,), None, {"difference": 1e-6})
@@ -57,8 +60,16 @@ class Trials(StandInRunner):
 
 @pytest.fixture(autouse=True)
 def two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has two engines for ONNX files, whatever is installed."""
+    """The machine has two engines for ONNX files, and two cores, whatever it has."""
     monkeypatch.setattr(engine_rivals, "engines_for", lambda model, precision: ENGINES)
+    has_cores(monkeypatch, 2)
+
+
+def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for module in (engine_rivals, best_known, spaces):
+        monkeypatch.setattr(module, "num_cores", lambda: count)
+    for module in (engine_choice, execution_config):
+        monkeypatch.setattr(module, "max_threads", lambda: count)
 
 
 @pytest.fixture
@@ -71,8 +82,8 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "tuning.jsonl")
 
 
-def opened(trials: Trials, database: Database) -> EngineRivals:
-    return EngineRivals(BackgroundTrials(SPEC, open_runner=trials.open), database)
+def opened(trials: Trials, database: Database, batch_size: int = 1) -> EngineRivals:
+    return EngineRivals(BackgroundTrials(SPEC, batch_size, open_runner=trials.open), database)
 
 
 def proposed(rivals: EngineRivals, model: SplitModel) -> Rival | None:
@@ -196,3 +207,59 @@ def test_trials_end_when_their_time_is_spent_or_the_node_stops(model: SplitModel
     assert proposed(rivals, model) is None
     rivals.interrupt()
     assert not trials.is_running
+
+
+def test_the_engine_that_is_left_runs_with_fewer_threads(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread is not tried. What has won is in force at the next start."""
+    has_cores(monkeypatch, 8)
+    costs = {"onnxruntime": 1.0, "openvino": 2.0, "onnxruntime with 4 threads": 0.9, "onnxruntime with 2 threads": 1.1}
+    trials = Trials(costs)
+    rivals = opened(trials, database)
+    rival = proposed(rivals, model)
+    assert rival is not None
+    assert (rival.name, rival.model.execution_config.threads) == ("onnxruntime with 4 threads", 4)
+    rivals.settle(Verdict(1.2, 1.1, 1.3))
+    last = proposed(rivals, rival.model)
+    assert last is not None
+    assert last.name == "onnxruntime with 2 threads"
+    rivals.settle(Verdict(0.8, 0.7, 0.9))
+    assert proposed(rivals, rival.model) is None
+    assert list(dict.fromkeys(trials.asked)) == list(costs)
+    assert find_best_known(model, database).execution_config == rival.model.execution_config
+    assert proposed(opened(Trials({}), database), rival.model) is None
+
+
+def test_a_winner_on_a_busier_machine_is_still_the_best(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials of a search are minutes apart. What both have is the present configuration."""
+    has_cores(monkeypatch, 4)
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.1, "onnxruntime with 2 threads": 2.0})
+    rivals = opened(trials, database)
+    assert proposed(rivals, model) is not None
+    rivals.settle(Verdict(0.9, 0.8, 0.95))
+    trials.costs = {**trials.costs, "onnxruntime": 2.0}
+    rival = proposed(rivals, model)
+    assert rival is not None
+    rivals.settle(Verdict(1.25, 1.2, 1.3))
+    assert costs_of(database)["onnxruntime"] == (pytest.approx(0.8),) * 3
+    assert find_best_known(model, database).execution_config == rival.model.execution_config
+    assert proposed(rivals, rival.model) is None
+
+
+def test_large_batches_run_in_micro_batches(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run on lanes if frames come fast, so fewer threads are not tried."""
+    has_cores(monkeypatch, 8)
+    names = ["onnxruntime in micro-batches of 1", "onnxruntime in micro-batches of 2"]
+    trials = Trials({"onnxruntime": 8.0, "openvino": 20.0, names[0]: 7.0, names[1]: 20.0}, 4)
+    rivals = opened(trials, database, batch_size=4)
+    rival = proposed(rivals, model)
+    assert rival is not None
+    assert (rival.name, rival.model.execution_config.micro_batch) == ("onnxruntime in micro-batches of 1", 1)
+    rivals.settle(Verdict(1.1, 1.06, 1.2))
+    assert proposed(rivals, rival.model) is None
+    assert set(trials.asked) == set(trials.costs)

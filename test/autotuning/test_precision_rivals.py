@@ -15,6 +15,7 @@ from split_infer_ros.autotuning.int8_rivals import Int8Rivals
 from split_infer_ros.autotuning.precision_rivals import PrecisionRivals
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import TrialOutcome
+from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
@@ -131,6 +132,14 @@ def test_the_user_says_how_much_detections_must_agree(database: Database) -> Non
     rival = proposed(opened(Trials(fp32=2.0, fp16=1.5, bf16=1.0), database, min_agreement=0.8))
     assert rival is not None
     assert rival.min_agreement == 0.8
+
+
+def test_a_precision_keeps_the_number_of_threads(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_config, "max_threads", lambda: 8)
+    trials = Trials(fp32=2.0, fp16=2.0, bf16=1.0)
+    rival = opened(trials, database).next(load_model(SPEC).with_threads(4), "output", lambda: False, no_image)
+    assert rival is not None
+    assert (rival.name, rival.model.execution_config.threads) == ("torch in bf16", 4)
 
 
 def test_the_present_configuration_takes_turns_too(database: Database) -> None:

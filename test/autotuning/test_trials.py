@@ -87,7 +87,8 @@ def test_batches_of_several_images_are_timed_on_lanes(trials: Trials, monkeypatc
         return [2.0]
 
     monkeypatch.setattr(Engine, "use_threads", use_threads)
-    monkeypatch.setattr(trials_module, "count_lanes", lambda model, num_threads: 2)
+    monkeypatch.setattr(trials_module, "count_lanes", lambda model: 2)
+    monkeypatch.setattr(trials_module, "max_threads", lambda: 4)
     monkeypatch.setattr(trials_module, "timed", timed)
     monkeypatch.setattr(turns, "timed", timed)
     config = {**DEFAULT, "threads": 4}
@@ -177,6 +178,14 @@ def test_rivals_take_turns(trials: Trials) -> None:
     assert {name: len(costs) for name, costs in found.items()} == {"known": 1}, "one turn, as there is no more time"
     trials.run(RIVAL, DEFAULT, ABOUT, 60.0)
     assert not trials.run(RIVALS, {}, {"batch_size": 2, RIVALS: rivals}, 0.0)[TURNS], "none was tried at that size"
+
+
+def test_a_chain_of_segments_takes_turns_as_a_rival(trials: Trials) -> None:
+    """The configuration that serves may be a chain, and its segments are a list of lists."""
+    rivals = {"chain": {**DEFAULT, "segments": [[CONTIGUOUS, "neck"], [PACKED, "output"]]}, "uniform": DEFAULT}
+    for config in rivals.values():
+        trials.run(RIVAL, config, ABOUT, 0.0)
+    assert trials.run(RIVALS, {}, {**ABOUT, RIVALS: rivals}, 0.0)[TURNS].keys() == rivals.keys()
 
 
 def test_rivals_that_need_too_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_the_best_of_all_is_found_kept_and_used(
     found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)
     assert found.execution_config.convolutions is Convolutions.CHANNELS_LAST
-    assert found.num_threads == (2, 1)
+    assert found.head_threads == 1
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
     filled = found.fill_in(StageSettings(batch_size=0, batch_timeout_s=0.05))
     assert (filled.batch_size, filled.batch_timeout_s) == (16, 0.0), "no frame waits for 15 others"
@@ -392,8 +392,8 @@ def test_pipeline_is_tuned_for_each_allowed_precision(model: SplitModel, databas
 def test_without_records_the_defaults_are_used(model: SplitModel, database: Database) -> None:
     found = find_best_known(model, database)
     assert found.execution_config == ExecutionConfig()
-    assert found.num_threads == (0, 0)
-    assert found.backbone_threads(StageSettings()) == 0
+    assert found.head_threads == 0
+    assert found.with_tuned_threads(model, StageSettings()) is model
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
     assert "nothing was measured" in str(found)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16
+from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.precision import Precision
@@ -48,9 +49,15 @@ def test_an_engine_is_named_with_its_provider() -> None:
 
 
 def test_other_values_are_ignored_and_segments_optional() -> None:
-    values = ExecutionConfig(Convolutions.CONTIGUOUS).as_json() | {"threads": 2}
+    values = ExecutionConfig(Convolutions.CONTIGUOUS).as_json() | {"tiles": 2}
     del values["segments"]
     assert ExecutionConfig.from_json(values) == ExecutionConfig(Convolutions.CONTIGUOUS)
+
+
+def test_all_threads_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_config, "max_threads", lambda: 4)
+    read = [ExecutionConfig.from_json(ExecutionConfig().as_json() | {"threads": count}) for count in (0, 3, 4, 8)]
+    assert [config.threads for config in read] == [0, 3, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 
-from split_infer_ros.autotuning import opening
+from split_infer_ros.autotuning import best_known, opening
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -200,14 +200,20 @@ def test_a_node_that_does_not_start_by_itself_is_left_alone(context: Context) ->
     ids=str,
 )
 def test_tenants_start_with_what_tuning_found(
-    context: Context, tmp_path: Path, values: dict[str, Any], split_point: str, num_threads: int
+    context: Context,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    split_point: str,
+    num_threads: int,
 ) -> None:
+    monkeypatch.setattr(best_known, "max_threads", lambda: 4)  # so that one thread is not all there are
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
     values = {"engine": "torch", "tuning_database": str(path), **values}
     with configured(TenantsNode, context, **TENANT, **values) as node:
         (served,) = node.pipeline.view.models.values()
-        assert (served.plan.split_point.name, served.num_threads) == (split_point, num_threads)
+        assert (served.plan.split_point.name, served.plan.model.execution_config.threads) == (split_point, num_threads)
         node.pipeline.configure(replace(node.pipeline.settings, split_point="input"))
         node.pipeline.configure(replace(node.pipeline.settings, split_point="default"))
         assert served.plan.split_point.name == "neck"
@@ -219,14 +225,15 @@ def test_tuned_cores_need_the_tuned_split_and_batch(
     taken: list[int] = []
 
     class Stage(BackboneStage):
-        def __init__(self, *arguments: Any, num_threads: int, **more: Any) -> None:
-            taken.append(num_threads)
-            super().__init__(*arguments, num_threads=num_threads, **more)
+        def __init__(self, model: SplitModel, *arguments: Any, **more: Any) -> None:
+            taken.append(model.execution_config.threads)
+            super().__init__(model, *arguments, **more)
 
     def begin(split: AutoSplit, wanted: StageSettings, goal: Goal) -> StageSettings:
         return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
 
     monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
+    monkeypatch.setattr(best_known, "max_threads", lambda: 4)  # so that one thread is not all there are
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):

@@ -189,10 +189,10 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
         runs.append((len(tensors[0]), engine_threads()))
         return original(self, outputs, tensors)
 
-    split = two_roads(ExecutionConfig(engine=Engine(name)))
+    split = two_roads(ExecutionConfig(engine=Engine(name), threads=2))
     split.head("left"), split.backbone("left")
     monkeypatch.setattr(kind, "run_prepared", record)
-    pipeline = LocalPipeline(split, SETTINGS, num_threads=(2, 1))
+    pipeline = LocalPipeline(split, SETTINGS, head_threads=1)
     of_head = [(count, threads) for count, threads in runs if threads == 1]  # the backbone has two
     assert sorted(of_head) == [(1, 1), (2, 1)]
     with pipeline:

@@ -53,7 +53,7 @@ class SlowPlan:
 @pytest.fixture
 def on_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes are always used, whatever this machine is and whatever the tests' threads are."""
-    monkeypatch.setattr(warm_up, "count_lanes", lambda model, num_threads, num_lanes: NUM_LANES)
+    monkeypatch.setattr(warm_up, "count_lanes", lambda model, num_lanes: NUM_LANES)
     monkeypatch.setattr(lane_use, "MISSED", 1)
     monkeypatch.setattr(lane_use, "MISSED_S", 0.0)
     monkeypatch.setattr(LaneScheduler, "lanes_pay", lambda scheduler, model, limit: True)

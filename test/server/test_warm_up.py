@@ -35,7 +35,7 @@ class WatchedPlan:
 
     def __init__(self, engine: Engine) -> None:
         self.settings = StageSettings(lane_limit=Objective.BALANCED.latency_limit)
-        self.model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine), device=CPU)
+        self.model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine, threads=NUM_CORES), device=CPU)
         self.in_slots: list[tuple[int, int]] = []
         self.beside: list[tuple[int, int]] = []
         self._lanes = threading.Barrier(NUM_LANES)
@@ -50,7 +50,7 @@ class WatchedPlan:
 
 def made(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> tuple[WarmUp, Any]:
     monkeypatch.setattr(warm_up, "max_threads", lambda: NUM_CORES)
-    return WarmUp(NUM_CORES, NUM_LANES), WatchedPlan(engine)
+    return WarmUp(NUM_LANES), WatchedPlan(engine)
 
 
 def test_a_start_runs_blank_batches_on_all_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_lanes_run_blank_batches_at_the_same_time_and_without_slots(monkeypatch:
 def test_a_lane_of_one_core_is_too_slow_to_be_tried_for_the_default_objective(monkeypatch: pytest.MonkeyPatch) -> None:
     _, plan = made(monkeypatch, Engine.OPENVINO)
     monkeypatch.setattr(warm_up, "max_threads", lambda: NUM_LANES)
-    warmer = WarmUp(NUM_LANES, NUM_LANES)
+    warmer = WarmUp(NUM_LANES)
     assert not warmer.can_use_lanes(plan)
     plan.settings = StageSettings(lane_limit=Objective.THROUGHPUT.latency_limit)
     assert warmer.can_use_lanes(plan)

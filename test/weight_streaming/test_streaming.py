@@ -163,7 +163,8 @@ def test_a_damaged_layer_is_refused_until_it_is_repaired(run: Run, tmp_path: Pat
 def test_weights_are_laid_out_for_the_backbones_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = replace(SETTINGS, weights_residency=Residency.TWO_STAGE)
-    LocalPipeline(own_model(), settings, lambda *_: None, num_threads=(max_threads() + 1, 1)).backbone.close()
+    model = own_model().with_threads(max_threads() + 1)
+    LocalPipeline(model, settings, lambda *_: None).backbone.close()
     assert read_header(packed_in(tmp_path)).machine == packing_target(max_threads() + 1)
 
 
