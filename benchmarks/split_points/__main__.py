@@ -10,7 +10,8 @@ ones at 2, 4 and 8. The best choices of all meet the one of `auto`, in turns of 
 count, and they tell the best fixed choice. So a choice that was lucky in its first turn does not win. No choice has a
 batch timeout.
 
-The profile is measured beside the first search. The second search reads it from the database.
+The profile is measured beside the first search. The second search reads it from the database. The report is written
+again after each model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,71 +48,85 @@ QUICK = Seconds(search=5.0, settle=0.3, turn=0.4)
 FULL_S = 120.0  # seconds of turns of the best choices, for each model and objective
 
 
-def best_of(objective: str, contest: Contest, chosen: Choice) -> str:
-    """Returns the best fixed choice of the last turns, other than that of ``auto``."""
-    figure, best = (AGE, min) if objective == LATENCY else (HZ, max)
-    fixed = [name.removesuffix(f" {figure}") for name in contest.figures if name.endswith(f" {figure}")]
-    others = [name for name in fixed if name != str(chosen)]
-    return best(others, key=lambda name: statistics.median(contest.figures[f"{name} {figure}"]))
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one model and objective have shown.
+
+    Attributes:
+        model, objective: their names.
+        chosen: the choice of ``auto``.
+        contest: the last turns.
+        is_over: whether the search was over when its choice was read.
+    """
+
+    model: str
+    objective: str
+    chosen: Choice
+    contest: Contest
+    is_over: bool = True
+
+    @property
+    def best(self) -> str:
+        """The best fixed choice of the last turns, other than that of ``auto``."""
+        figure, best = (AGE, min) if self.objective == LATENCY else (HZ, max)
+        figures = self.contest.figures
+        names = [name.removesuffix(f" {figure}") for name in figures if name.endswith(f" {figure}")]
+        others = [name for name in names if name != str(self.chosen)]
+        return best(others, key=lambda name: statistics.median(figures[f"{name} {figure}"]))
 
 
-def claims_of(model: str, objective: str, chosen: Choice, contest: Contest) -> list[Claim]:
+def claim_of(cell: Cell) -> Claim:
     """Returns the claim about one model and objective."""
-    figures, best = contest.figures, best_of(objective, contest, chosen)
+    figures, turn_s = cell.contest.figures, cell.contest.turn_s
 
     def times(figure: str) -> Estimate:
-        return ratio(figures[f"{chosen} {figure}"], figures[f"{best} {figure}"])
+        return ratio(figures[f"{cell.chosen} {figure}"], figures[f"{cell.best} {figure}"])
 
-    if objective == LATENCY:
-        name = f"{model}, latency: age p50, times that of the best fixed choice"
-        return [Claim(name, times(AGE), "x", NEAR, Direction.AT_MOST, turn_s=contest.turn_s)]
-    name = f"{model}, throughput: frames/s, times those of the best fixed choice"
-    return [Claim(name, times(HZ), "x", 1 / NEAR, turn_s=contest.turn_s)]
+    if cell.objective == LATENCY:
+        name = f"{cell.model}, latency: age p50, times that of the best fixed choice"
+        return Claim(name, times(AGE), "x", NEAR, Direction.AT_MOST, turn_s=turn_s)
+    name = f"{cell.model}, throughput: frames/s, times those of the best fixed choice"
+    return Claim(name, times(HZ), "x", 1 / NEAR, turn_s=turn_s)
 
 
-def measure(model: str, choices: Choices, seconds: float, cache: Path) -> list[tuple[str, Choice, Contest]]:
+def measure(model: str, choices: Choices, seconds: float, cache: Path) -> list[Cell]:
     """Returns for each objective what ``auto`` has chosen for a model, and the turns of the best fixed choices."""
-    capacity_hz, found = choices.capacity_hz(cache), []
+    capacity_hz, cells = choices.capacity_hz(cache), []
     for objective, load in LOADS.items():
         with choices.searching(objective, load * capacity_hz, cache) as chosen:
             finalists = choices.finalists(chosen, partial(_merit, objective))
-            contest = Contest(
-                f"{model}, {objective}",
-                partial(choices.turn, finalists),
-                partial(claims_of, model, objective, chosen),
-            )
+            contest = Contest(f"{model}, {objective}", partial(choices.turn, finalists))
+            cell = Cell(model, objective, chosen, contest, choices.is_over)
+            contest.conclude = lambda _, cell=cell: [claim_of(cell)]
             take_turns([contest], seconds)
-        found.append((objective, chosen, contest))
-        show(row_of(model, objective, chosen, contest))
-    return found
+        cells.append(cell)
+        show(row_of(cell))
+    return cells
 
 
 def _merit(objective: str, figures: dict[str, float]) -> float:
     return -figures[AGE] if objective == LATENCY else figures[HZ]
 
 
-def row_of(model: str, objective: str, chosen: Choice, contest: Contest) -> dict[str, Any]:
+def row_of(cell: Cell) -> dict[str, Any]:
     """Returns the row of one model and objective."""
-    best, figures = best_of(objective, contest, chosen), contest.figures
+    best, chosen, figures = cell.best, cell.chosen, cell.contest.figures
     frames = {"chosen_frames_per_s": figures[f"{chosen} {HZ}"], "best_frames_per_s": figures[f"{best} {HZ}"]}
     ages = {"chosen_age_p50_ms": in_ms(figures[f"{chosen} {AGE}"]), "best_age_p50_ms": in_ms(figures[f"{best} {AGE}"])}
-    return {"what": f"{model}, {objective}", "chosen": str(chosen), "best_fixed": best, **measured(**frames, **ages)}
+    about = {"what": cell.contest.name, "chosen": str(chosen), "best_fixed": best, "search_over": cell.is_over}
+    return {**about, **measured(**frames, **ages)}
 
 
-def report_of(found: dict[str, list[tuple[str, Choice, Contest]]]) -> Report:
+def report_of(cells: Sequence[Cell]) -> Report:
     """Returns the report: the claims, and the rows and figures behind them."""
-    claims: list[Claim] = []
-    rows, panels = [], []
-    for model, cells in found.items():
-        for objective, chosen, contest in cells:
-            claims += claims_of(model, objective, chosen, contest)
-            rows.append(row_of(model, objective, chosen, contest))
-            figure, unit = (AGE, "ms") if objective == LATENCY else (HZ, "1/s")
-            names = {f"auto: {chosen}": str(chosen), f"fixed: {(best := best_of(objective, contest, chosen))}": best}
-            samples = {title: contest.figures[f"{name} {figure}"] for title, name in names.items()}
-            scaled = {title: in_ms(each) if objective == LATENCY else each for title, each in samples.items()}
-            panels.append(Panel(f"{model}, {objective}", unit, scaled))
-    return Report("split_points", claims, rows, panels)
+    panels = []
+    for cell in cells:
+        figure, unit = (AGE, "ms") if cell.objective == LATENCY else (HZ, "1/s")
+        names = {f"auto: {cell.chosen}": str(cell.chosen), f"fixed: {cell.best}": cell.best}
+        samples = {title: cell.contest.figures[f"{name} {figure}"] for title, name in names.items()}
+        scaled = {title: in_ms(each) if figure == AGE else each for title, each in samples.items()}
+        panels.append(Panel(cell.contest.name, unit, scaled))
+    return Report("split_points", list(map(claim_of, cells)), list(map(row_of, cells)), panels)
 
 
 def main() -> int:
@@ -123,7 +140,7 @@ def main() -> int:
     models = chosen.models or ([MODELS[0]] if chosen.quick else [*MODELS, YOLO])
     seconds = seconds_for_turns(chosen, 0.0 if chosen.quick else FULL_S)
     set_up_middleware()
-    found = {}
+    cells: list[Cell] = []
     with tempfile.TemporaryDirectory() as folder:
         pictures, yolo = Path(folder, "pictures"), Path(folder, "yolo.onnx")
         draw_pictures(pictures)
@@ -133,9 +150,8 @@ def main() -> int:
             choices = Choices(observer, feed, chosen.engine, QUICK if chosen.quick else FULL)
             for model in models:
                 choices.use(str(yolo) if model == YOLO else model)
-                cache = Path(folder, f"cache {len(found)}")
-                found[Path(model).stem] = measure(Path(model).stem, choices, seconds, cache)
-    deliver(report_of(found), chosen)
+                cells += measure(Path(model).stem, choices, seconds, Path(folder, f"cache {len(cells)}"))
+                deliver(report_of(cells), chosen)
     return 0
 
 

@@ -15,7 +15,7 @@ from benchmark_commands import reported
 from benchmarks.common.claim import Verdict
 from benchmarks.common.turns import Contest
 from benchmarks.split_points import __main__ as split_points
-from benchmarks.split_points.__main__ import LATENCY, THROUGHPUT
+from benchmarks.split_points.__main__ import LATENCY, THROUGHPUT, Cell
 from benchmarks.split_points.choices import AGE, HZ, Choice, Choices, Seconds
 
 CHOSEN, RIGHT, LUCKY = Choice("neck", 1), Choice("input", 4), Choice("output", 1)
@@ -61,10 +61,9 @@ class Made(Choices):
     ],
 )
 def test_the_best_of_the_last_turns_is_the_rival(objective: str, hz: float, age_s: float, verdict: Verdict) -> None:
-    turns = contest(hz, age_s)
-    assert split_points.best_of(objective, turns, CHOSEN) == str(RIGHT)
-    (claim,) = split_points.claims_of("m", objective, CHOSEN, turns)
-    assert claim.verdict is verdict
+    cell = Cell("m", objective, CHOSEN, contest(hz, age_s))
+    assert cell.best == str(RIGHT)
+    assert split_points.claim_of(cell).verdict is verdict
 
 
 def test_the_best_split_points_run_with_larger_batches_and_the_best_of_all_meet_the_chosen_one() -> None:
@@ -83,8 +82,9 @@ def test_the_best_split_points_run_with_larger_batches_and_the_best_of_all_meet_
 
 
 def test_the_command_reports_claims_rows_and_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cells = [(objective, CHOSEN, contest(20.0, 0.05)) for objective in (LATENCY, THROUGHPUT)]
-    report = split_points.report_of({"m": cells})
+    report = split_points.report_of(
+        [Cell("m", objective, CHOSEN, contest(20.0, 0.05)) for objective in (LATENCY, THROUGHPUT)]
+    )
 
     def main() -> int:
         split_points.deliver(report, split_points.arguments("").parse_args())
