@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.controller import SplitController
-from split_infer_ros.split.planner import Goal, SplitChoice, plan, predict, shortlist
+from split_infer_ros.split.planner import Goal, Objective, SplitChoice, plan, predict, shortlist
 from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile
 from split_infer_ros.split.split_points import OUTPUT
 
@@ -134,7 +134,8 @@ class SplitChooser:
         Returns:
             What moves the split point by this profile, and the choices that turns on live frames should compare. These
             are the ``shortlist``, the default split point and the whole model in the backbone. The last two need no
-            prediction.
+            prediction. For ``throughput`` they have the largest batch size: predictions know nothing of lanes, and no
+            frame waits for others.
 
         Raises:
             ConfigurationError: there is no profile.
@@ -142,7 +143,10 @@ class SplitChooser:
         self._find_profile = find_profile
         profile, goal = self._profile(request, may_measure=False), request[2]
         choices = shortlist(profile, goal.objective, goal.latency_bound_s, self._sizes(request))
-        plain = [profile.point(name, request[1] or 1) for name in (self._default, OUTPUT)]
+        size, measured = request[1] or 1, {point.batch_size for point in profile.points}
+        if goal.objective is Objective.THROUGHPUT:
+            size = max(measured.intersection(self._sizes(request)), default=size)
+        plain = [profile.point(name, size) for name in (self._default, OUTPUT)]
         choices += [predict(profile, point, goal.latency_bound_s) for point in plain if point is not None]
         return self._controller(profile, request), list(dict.fromkeys(choices))
 

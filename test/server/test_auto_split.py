@@ -192,12 +192,21 @@ def test_the_split_point_stays_where_turns_put_it_until_the_stages_drift(harness
 
 
 def test_the_default_split_point_and_the_whole_model_are_compared_whatever_the_profile_says() -> None:
-    found = profile([1])
-    whole = replace(found.points[0], split_point="output", backbone_s=1.0, head_s=0.0)
-    found = replace(found, points=(*found.points, whole))
+    sizes = BATCH_SIZES["cpu"]
+    found = profile(sizes)
+    whole = [
+        replace(found.points[0], split_point="output", batch_size=size, backbone_s=1.0, head_s=0.0) for size in sizes
+    ]
+    found = replace(found, points=(*found.points, *whole))
     chooser = SplitChooser("cpu", lambda sizes, may_measure: found, dwell_s=1.0, default="early")
-    _, choices = chooser.replan(lambda sizes, may_measure: found, (AUTO, 1, THROUGHPUT))
-    assert [choice.split_point for choice in choices] == ["middle", "late", "early", "output"]
+
+    def last_two(batch_size: int, goal: Goal) -> list[tuple[str, int]]:
+        _, choices = chooser.replan(lambda sizes, may_measure: found, (AUTO, batch_size, goal))
+        return [(choice.split_point, choice.batch_size) for choice in choices[-2:]]
+
+    assert last_two(2, THROUGHPUT) == [("early", 2), ("output", 2)]
+    assert last_two(0, THROUGHPUT) == [("early", max(sizes)), ("output", max(sizes))]
+    assert last_two(0, Goal(Objective.LATENCY)) == [("early", 1), ("output", 1)]
 
 
 def test_what_turns_found_for_an_earlier_request_is_ignored(harness: Harness) -> None:
