@@ -22,6 +22,7 @@ VERDICTS = ("holds", "does not hold", "unclear")
 SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_busy": "backbone busy",
           "head_busy": "head busy", "start_s": "first detection, s", "processor_s": "processor time, s",
           "resident_mb": "resident memory, MB", "anonymous_mb": "anonymous memory, MB"}  # fmt: skip
+CHOICES = {"chosen": "by auto", "best_fixed": "best fixed choice"}
 NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
 
 
@@ -85,7 +86,8 @@ def _section(results: Sequence[Results]) -> Iterator[str]:
         ),
     )
     for result in results:
-        yield from _usage(result)
+        yield from _of_rows(result, "What rivals take", SHARES)
+        yield from _of_rows(result, "What was chosen", CHOICES)
 
 
 def _claims(results: Sequence[Results]) -> dict[str, Mapping[str, Any]]:
@@ -107,18 +109,22 @@ def _found(result: Results, name: str) -> tuple[str, str]:
     return f"{short(claim['value'])} {claim['unit']} ({interval}{turns})", verdict
 
 
-def _usage(result: Results) -> Iterator[str]:
-    """Yields a table of the memory and processor time of each rival."""
-    rows = [row for row in result["rows"] if any(key in row for key in SHARES)]
-    shares = [key for key in SHARES if any(row.get(key) is not None for row in rows)]
-    if not shares:
+def _of_rows(result: Results, title: str, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yields a table of the rows that have one of the columns; nothing if there is no such row."""
+    rows = [row for row in result["rows"] if any(key in row for key in columns)]
+    found = [key for key in columns if any(row.get(key) is not None for row in rows)]
+    if not found:
         return
     named = {tuple(str(row[key]) for key in NAMES if row.get(key) is not None): row for row in rows}
     yield ""
-    yield f"What rivals take, {result['stem']}:"
+    yield f"{title}, {result['stem']}:"
     yield ""
-    cells = ([", ".join(name), *(short(row.get(key)) for key in shares)] for name, row in named.items())
-    yield from table(["rival", *(SHARES[key] for key in shares)], cells)
+    cells = ([", ".join(name), *(_cell(row.get(key)) for key in found)] for name, row in named.items())
+    yield from table(["rival", *(columns[key] for key in found)], cells)
+
+
+def _cell(value: str | float | None) -> str:
+    return value if isinstance(value, str) else short(value)
 
 
 def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
