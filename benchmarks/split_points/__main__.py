@@ -36,7 +36,7 @@ from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Observer
 from benchmarks.ros.pictures import draw_pictures
 from benchmarks.ros.processes import set_up_middleware
-from benchmarks.split_points.choices import AGE, HZ, NAMESPACE, Choice, Choices, Seconds
+from benchmarks.split_points.choices import AGE, HZ, IMAGES, Choice, Choices, Seconds
 
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
 YOLO = "yolo_sized"  # stands for the file that ``yolo_sized`` makes
@@ -93,10 +93,10 @@ def measure(model: str, choices: Choices, seconds: float, cache: Path) -> list[C
     """Returns for each objective what ``auto`` has chosen for a model, and the turns of the best fixed choices."""
     capacity_hz, cells = choices.capacity_hz(cache), []
     for objective, load in LOADS.items():
-        with choices.searching(objective, load * capacity_hz, cache) as chosen:
+        with choices.searching(objective, load * capacity_hz, cache) as (chosen, is_over):
             finalists = choices.finalists(chosen, partial(_merit, objective))
             contest = Contest(f"{model}, {objective}", partial(choices.turn, finalists))
-            cell = Cell(model, objective, chosen, contest, choices.is_over)
+            cell = Cell(model, objective, chosen, contest, is_over)
             contest.conclude = lambda _, cell=cell: [claim_of(cell)]
             take_turns([contest], seconds)
         cells.append(cell)
@@ -146,7 +146,7 @@ def main() -> int:
         draw_pictures(pictures)
         if YOLO in models:
             export(make_network(), yolo)
-        with Feed(pictures, [f"/{NAMESPACE}/image"]) as feed, Observer() as observer:
+        with Feed(pictures, [IMAGES]) as feed, Observer() as observer:
             choices = Choices(observer, feed, chosen.engine, QUICK if chosen.quick else FULL)
             for model in models:
                 choices.use(str(yolo) if model == YOLO else model)

@@ -19,7 +19,7 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
 NAMESPACE = "pipeline"
-NODE = f"/{NAMESPACE}/backbone"
+NODE, IMAGES = f"/{NAMESPACE}/backbone", f"/{NAMESPACE}/image"
 HZ, AGE = "frames/s", "age p50"
 FLOOD_HZ = 200.0
 SIZES = (2, 4, 8)  # batch sizes that the best split points of batch size 1 run with, too
@@ -62,9 +62,6 @@ class Choices:
         feed: sends the images.
         engine: executes the model.
         seconds: how long each part takes.
-
-    Attributes:
-        is_over: whether the last search was over before its choice was read.
     """
 
     def __init__(self, observer: Observer, feed: Feed, engine: str, seconds: Seconds) -> None:
@@ -72,7 +69,6 @@ class Choices:
         self._engine, self._seconds = engine, seconds
         self._arrivals = Arrivals(observer, f"/{NAMESPACE}/detections")
         self._report: PipelineReport | None = None
-        self.is_over = False
         self._model = self._weights = ""
         self._names: list[str] = []
         observer.subscribe(PipelineReport, f"/{NAMESPACE}/report", self._note)
@@ -88,16 +84,16 @@ class Choices:
         with Processes() as processes:
             self._start(processes, cache, FLOOD_HZ, improve="never", objective="throughput")
             hz = self.measure()[HZ]
-            self._feed.rate(f"/{NAMESPACE}/image", 0.0)
+            self._feed.rate(IMAGES, 0.0)
         return hz
 
     @contextmanager
-    def searching(self, objective: str, rate_hz: float, cache: Path) -> Iterator[Choice]:
-        """Starts a pipeline, and returns what it has chosen once its search is over. It runs until the block ends."""
+    def searching(self, objective: str, rate_hz: float, cache: Path) -> Iterator[tuple[Choice, bool]]:
+        """Starts a pipeline, which runs until the block ends. Returns its choice, and whether its search was over."""
         with Processes() as processes:
             self._start(processes, cache, rate_hz, objective=objective, split_point="auto", batch_size=0)
             yield self._chosen()
-            self._feed.rate(f"/{NAMESPACE}/image", 0.0)
+            self._feed.rate(IMAGES, 0.0)
 
     def finalists(self, chosen: Choice, merit: Callable[[dict[str, float]], float]) -> list[Choice]:
         """Returns the choice of ``auto``, and the best fixed choices of one turn each.
@@ -137,17 +133,17 @@ class Choices:
         self._observer.set(NODE, split_point=choice.split_point, batch_size=choice.batch_size, batch_timeout_ms=0.0)
         return self.measure()
 
-    def _chosen(self) -> Choice:
-        """Waits until the search is over, and returns what serves then."""
-        self.is_over = False
+    def _chosen(self) -> tuple[Choice, bool]:
+        """Waits until the search is over. Returns what serves then, and whether the search was over in time."""
+        is_over = False
         end = time.monotonic() + self._seconds.search
-        while not self.is_over and time.monotonic() < end:
+        while not is_over and time.monotonic() < end:
             time.sleep(POLL_S)
             found = "" if self._report is None else self._report.improvement
-            self.is_over = bool(found) and not found.endswith(GOES_ON)
+            is_over = bool(found) and not found.endswith(GOES_ON)
         assert self._report is not None, "the pipeline has served frames, so it has published reports"
         print(f"{self._model}: {self._report.improvement}", flush=True)
-        return Choice(self._report.split_point, self._report.batch_size)
+        return Choice(self._report.split_point, self._report.batch_size), is_over
 
     def _start(self, processes: Processes, cache: Path, rate_hz: float, **parameters: str | int) -> None:
         """Starts a pipeline, and waits until it serves."""
@@ -163,7 +159,7 @@ class Choices:
             source="none",
             **parameters,
         )
-        self._feed.rate(f"/{NAMESPACE}/image", rate_hz)
+        self._feed.rate(IMAGES, rate_hz)
         self._arrivals.wait_for_first()
 
     def _note(self, report: PipelineReport) -> None:

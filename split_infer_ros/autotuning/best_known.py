@@ -28,7 +28,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
-from split_infer_ros.runtime.num_threads import max_threads
+from split_infer_ros.runtime.num_threads import fewer_than_all
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
@@ -76,8 +76,7 @@ class BestKnown:
         config = self._pipeline_config
         if not config or (settings.split_point, settings.batch_size) != (config["split_point"], config["batch_size"]):
             return model
-        threads = int(config["backbone_threads"])
-        return model.with_threads(threads if threads < max_threads() else 0)
+        return model.with_threads(fewer_than_all(config["backbone_threads"]))
 
     def fill_in(self, wanted: StageSettings) -> StageSettings:
         """Returns the settings, with tuned values for those that the user left open.

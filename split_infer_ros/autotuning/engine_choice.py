@@ -15,7 +15,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.runtime.num_threads import max_threads
+from split_infer_ros.runtime.num_threads import fewer_than_all
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.split.model_spec import ModelSpec
@@ -105,7 +105,8 @@ def _difference(record: Record) -> str:
 
 def name_of(config: Mapping[str, Any]) -> str:
     """Returns the name of a configuration for the user: its engine, fewer threads, and the micro-batch."""
-    threads, micro_batch, name = config.get("threads", 0), config.get("micro_batch", 0), str(config["engine"])
-    if 0 < threads < max_threads():
+    threads, micro_batch = fewer_than_all(config.get("threads", 0)), config.get("micro_batch", 0)
+    name = str(config["engine"])
+    if threads:
         name += f" with {threads} thread{'s' if threads > 1 else ''}"
     return f"{name} in micro-batches of {micro_batch}" if micro_batch else name

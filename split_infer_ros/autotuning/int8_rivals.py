@@ -13,7 +13,7 @@ from split_infer_ros.autotuning.background_trials import BackgroundTrials, Pendi
 from split_infer_ros.autotuning.engine_choice import describe_comparison
 from split_infer_ros.autotuning.handed_arrays import handed, taken
 from split_infer_ros.autotuning.live_quantisation import GRAPH, IMAGES, SCOPE, SCOPES
-from split_infer_ros.autotuning.spaces import QUANTISE, network_space, served_config
+from split_infer_ros.autotuning.spaces import QUANTISE, untuned_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
@@ -26,7 +26,6 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.network import Network
 from split_infer_ros.split.quantised_file import keep_quantised, quantised_path
 from split_infer_ros.split.quantised_network import CONFIG, QuantisedNetwork
-from split_infer_ros.telemetry.machine import num_cores
 
 if TYPE_CHECKING:
     import onnx
@@ -114,9 +113,8 @@ class Int8Rivals(PendingRivals):
             self._made = model.network, graph
             network = QuantisedNetwork(model.network, OnnxGraph(f"{model.entry.name} in int8", graph))
             rival = self._rival(f"int8 of {outcome.facts[SCOPE]}", SplitModel(network, model.device, config))
-        space = network_space(num_cores(), (Precision.INT8,), "cpu", compilers=False, engines=(Engine.OPENVINO.value,))
-        as_served = {**space.default, "threads": served_config(model)["threads"]}
-        records = self._trials.compare({rival.name: as_served}, model, split_point, is_over)
+        untuned = untuned_config(model, Precision.INT8, Engine.OPENVINO.value)
+        records = self._trials.compare({rival.name: untuned}, model, split_point, is_over)
         if is_over():
             return None
         if len(records) < 2 or is_clearly_slower(records[1], records[0]):

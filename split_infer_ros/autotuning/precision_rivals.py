@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from split_infer_ros.autotuning.background_trials import BackgroundTrials, PendingRivals, is_clearly_slower
 from split_infer_ros.autotuning.engine_choice import describe_comparison
-from split_infer_ros.autotuning.spaces import network_space, served_config
+from split_infer_ros.autotuning.spaces import untuned_config
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
@@ -18,7 +18,6 @@ from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
-from split_infer_ros.telemetry.machine import num_cores
 
 
 class PrecisionRivals(PendingRivals):
@@ -72,9 +71,7 @@ class PrecisionRivals(PendingRivals):
         configs: dict[str, Config] = {}
         for precision in self._precisions:
             engines = [name for name in engines_for(model, precision) if name in (self._engines or (name,))]
-            space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=engines)
-            as_served = {**space.default, "threads": served_config(model)["threads"]}
-            configs |= {_name(name, precision): {**as_served, "engine": name} for name in engines}
+            configs |= {_name(name, precision): untuned_config(model, precision, name) for name in engines}
         if not configs or not self._trials.may_go_on:
             return []
         records = self._trials.compare(configs, model, split_point, is_over)

@@ -147,6 +147,12 @@ def served_config(model: SplitModel) -> dict[str, Any]:
     return plain | {"threads": config.threads or num_cores()}
 
 
+def untuned_config(model: SplitModel, precision: Precision, engine: str) -> Config:
+    """Returns the untuned configuration of an engine in a precision, with the threads with which a model serves."""
+    space = network_space(num_cores(), (precision,), model.device.type, compilers=False, engines=(engine,))
+    return {**space.default, "threads": served_config(model)["threads"]}
+
+
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:
     """Says in a sentence why a network's configuration lies outside the space; None if it lies inside.
 

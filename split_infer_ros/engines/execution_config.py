@@ -13,7 +13,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import keeps_float32
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.device import Device
-from split_infer_ros.runtime.num_threads import max_threads
+from split_infer_ros.runtime.num_threads import fewer_than_all
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 if TYPE_CHECKING:
@@ -144,7 +144,6 @@ class ExecutionConfig:
         As many threads as this process may use at most are 0 threads.
         """
         engine, provider = parse_engine(values["engine"])
-        threads = values.get("threads", 0)
         return cls(
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],
@@ -155,5 +154,5 @@ class ExecutionConfig:
             provider=provider,
             precision=Precision(values["precision"]),
             micro_batch=values.get("micro_batch", 0),
-            threads=threads if threads < max_threads() else 0,
+            threads=fewer_than_all(values.get("threads", 0)),
         )

@@ -65,6 +65,11 @@ def max_threads() -> int:
     return _MAX_THREADS
 
 
+def fewer_than_all(num_threads: int) -> int:
+    """Returns a number of threads, or 0 if it is all that this process was given, or more."""
+    return num_threads if num_threads < max_threads() else 0
+
+
 def use_all_threads() -> None:
     """Lets operations of the calling thread use all threads that this process was given at its start."""
     use_threads(_MAX_THREADS)

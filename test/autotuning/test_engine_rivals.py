@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from trial_runners import StandInRunner
 
-from split_infer_ros.autotuning import best_known, engine_choice, engine_rivals, spaces
+from split_infer_ros.autotuning import best_known, engine_rivals, spaces
 from split_infer_ros.autotuning.background_trials import MAX_PROCESSOR_S, BackgroundTrials
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import name_of
 from split_infer_ros.autotuning.engine_rivals import EngineRivals
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import TrialOutcome
-from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.runtime import num_threads
 from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.load import load_model
@@ -68,8 +68,7 @@ def two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for module in (engine_rivals, best_known, spaces):
         monkeypatch.setattr(module, "num_cores", lambda: count)
-    for module in (engine_choice, execution_config):
-        monkeypatch.setattr(module, "max_threads", lambda: count)
+    monkeypatch.setattr(num_threads, "max_threads", lambda: count)
 
 
 @pytest.fixture

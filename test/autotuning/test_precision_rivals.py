@@ -15,11 +15,11 @@ from split_infer_ros.autotuning.int8_rivals import Int8Rivals
 from split_infer_ros.autotuning.precision_rivals import PrecisionRivals
 from split_infer_ros.autotuning.spaces import RIVAL, RIVALS, TURNS
 from split_infer_ros.autotuning.trial_process import TrialOutcome
-from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.runtime import num_threads
 from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.load import load_model
@@ -135,7 +135,7 @@ def test_the_user_says_how_much_detections_must_agree(database: Database) -> Non
 
 
 def test_a_precision_keeps_the_number_of_threads(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution_config, "max_threads", lambda: 8)
+    monkeypatch.setattr(num_threads, "max_threads", lambda: 8)
     trials = Trials(fp32=2.0, fp16=2.0, bf16=1.0)
     rival = opened(trials, database).next(load_model(SPEC).with_threads(4), "output", lambda: False, no_image)
     assert rival is not None

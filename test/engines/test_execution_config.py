@@ -5,10 +5,10 @@ import json
 import pytest
 
 from split_infer_ros.buffers.host_arrays import FLOAT16, FLOAT32, DType, bfloat16
-from split_infer_ros.engines import execution_config
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.engines.precision import Precision
+from split_infer_ros.runtime import num_threads
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST, "output"))
@@ -55,7 +55,7 @@ def test_other_values_are_ignored_and_segments_optional() -> None:
 
 
 def test_all_threads_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution_config, "max_threads", lambda: 4)
+    monkeypatch.setattr(num_threads, "max_threads", lambda: 4)
     read = [ExecutionConfig.from_json(ExecutionConfig().as_json() | {"threads": count}) for count in (0, 3, 4, 8)]
     assert [config.threads for config in read] == [0, 3, 0, 0]
 

@@ -12,7 +12,7 @@ import pytest
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 
-from split_infer_ros.autotuning import best_known, opening
+from split_infer_ros.autotuning import opening
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions
@@ -26,6 +26,7 @@ from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.nodes.tenants import TenantsNode
+from split_infer_ros.runtime import num_threads as threads_module
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.improving.improve import Improve
@@ -207,7 +208,7 @@ def test_tenants_start_with_what_tuning_found(
     split_point: str,
     num_threads: int,
 ) -> None:
-    monkeypatch.setattr(best_known, "max_threads", lambda: 4)  # so that one thread is not all there are
+    monkeypatch.setattr(threads_module, "max_threads", num_cores)  # so that one thread is not all there are
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
     values = {"engine": "torch", "tuning_database": str(path), **values}
@@ -233,7 +234,7 @@ def test_tuned_cores_need_the_tuned_split_and_batch(
         return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
 
     monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
-    monkeypatch.setattr(best_known, "max_threads", lambda: 4)  # so that one thread is not all there are
+    monkeypatch.setattr(threads_module, "max_threads", num_cores)  # so that one thread is not all there are
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):
