@@ -17,6 +17,7 @@ from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.runtime.cache_pruning import limit_cache
 from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
 
@@ -66,20 +67,21 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self._check_topics(values.image_topics)
         self.add_cleanup(self._unload)
         log = self.get_logger()
-        opened = open_model(
-            values.model_spec,
-            values.stage,
-            Database.named(values.tuning_database),
-            engine=values.engine,
-            precision=values.precision,
-            batch_size=values.stage.batch_size,
-            measuring=Measuring(log.info, values.improve, values.min_agreement),
-        )
-        self._model = opened.model
-        for note in opened.notes:
-            log.warning(note)
-        log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
-        self._pipeline = BackbonePipeline.open(self, opened)
+        with Cores.parse(values.stage.backbone_cores, "backbone_cores").bound():  # what is known is of as many cores
+            opened = open_model(
+                values.model_spec,
+                values.stage,
+                Database.named(values.tuning_database),
+                engine=values.engine,
+                precision=values.precision,
+                batch_size=values.stage.batch_size,
+                measuring=Measuring(log.info, values.improve, values.min_agreement),
+            )
+            self._model = opened.model
+            for note in opened.notes:
+                log.warning(note)
+            log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
+            self._pipeline = BackbonePipeline.open(self, opened)
         self.call_every(REPORT_PERIOD_S, self._report)
 
     def activate(self) -> None:

@@ -154,8 +154,9 @@ class BackbonePipeline:
             fault: a sentence about another fault. It is published unless the GPU is lost.
         """
         loss = self._node.device_loss.sentence
-        fields: dict[str, Any] = {"state": PipelineReport.LOST, "fault": loss} if loss else {}
-        if fault and not loss:
+        fault = loss or " ".join(filter(None, (fault, self.stage.cores_fault)))
+        fields: dict[str, Any] = {"state": PipelineReport.LOST} if loss else {}
+        if fault:
             fields["fault"] = fault
         stamp = self._node.get_clock().now().to_msg()
         self._reports.publish(report_message(self.stage.report(time.monotonic()), stamp, **fields))

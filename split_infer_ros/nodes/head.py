@@ -21,6 +21,7 @@ from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 from split_infer_ros.runtime.cache_pruning import limit_cache
+from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
@@ -68,6 +69,7 @@ class HeadParameters(ModelParameters):
         read_only=True,
     )
     head_threads: int = like(SharedSettings, "head_threads")
+    head_cores: str = like(SharedSettings, "head_cores")
     lazy: bool = like(ImageParameters, "lazy", purpose="")
     limits: Limits = part(Limits())
     weights: WeightsSettings = part(WeightsSettings())
@@ -132,7 +134,8 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
-        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.head_threads)
+        cores = Cores.parse(values.head_cores, "head_cores")
+        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.head_threads, cores)
         expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's settings, unless the user set others
         self._stage = HeadStage.open(
             self._model,
@@ -140,6 +143,7 @@ class HeadNode(ManagedNode[HeadParameters]):
             deliver=self._publish,
             on_error=self.warn,
             num_threads=num_threads,
+            cores=cores,
             weights=values.weights,
             batch_size=expected.batch_size or 1,
             split_point=expected.split_point,

@@ -203,7 +203,8 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def _report(self) -> None:
         if self._reports is not None:
-            faults = {name: topics.mismatch for name, topics in self._topics.items() if topics.mismatch}
+            cores_fault = self.pipeline.cores_fault
+            faults = {name: topics.mismatch or cores_fault for name, topics in self._topics.items()}
             faults |= {name: str(error) for name, error in self._faults.items()}
             self._reports.publish(
                 listed=self.values.tenants, running=self.running, faults=faults, device_loss=self.device_loss.sentence

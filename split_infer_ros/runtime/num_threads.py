@@ -25,24 +25,14 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, is_bound, num_cores
 from split_infer_ros.runtime.device import Device
 
 Result = TypeVar("Result")
 
 VARIABLE = "OMP_NUM_THREADS"  # may list numbers for nested teams: "4,2"
-CPUS = Path("/sys/devices/system/cpu")
-
-
-def _num_cores() -> int:
-    """Returns the number of cores that this process may use. Two processors of one core count once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
-    return len(cores)
 
 
 def threads_at_start() -> int:
@@ -51,7 +41,7 @@ def threads_at_start() -> int:
     It is the number of cores, or the first number in ``OMP_NUM_THREADS`` if that is smaller.
     """
     asked = re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get(VARIABLE, ""))
-    return min(int(asked[1]), _num_cores()) if asked else _num_cores()
+    return min(int(asked[1]), num_cores()) if asked else num_cores()
 
 
 _MAX_THREADS = threads_at_start()  # read before anything in this process changes the variable
@@ -61,18 +51,22 @@ _engine = threading.local()
 
 
 def max_threads() -> int:
-    """Returns the number of threads that this process was given when it started."""
-    return _MAX_THREADS
+    """Returns how many threads the calling thread's operations may use at most.
+
+    It is the number that this process was given when it started. A thread that is bound to fewer cores has one for each
+    of them.
+    """
+    return min(_MAX_THREADS, num_cores()) if is_bound() else _MAX_THREADS
 
 
 def fewer_than_all(num_threads: int) -> int:
-    """Returns a number of threads, or 0 if it is all that this process was given, or more."""
+    """Returns a number of threads, or 0 if it is all that the calling thread may use, or more."""
     return num_threads if num_threads < max_threads() else 0
 
 
 def use_all_threads() -> None:
-    """Lets operations of the calling thread use all threads that this process was given at its start."""
-    use_threads(_MAX_THREADS)
+    """Lets operations of the calling thread use as many threads as they may."""
+    use_threads(max_threads())
 
 
 def use_one_thread() -> None:
@@ -104,11 +98,11 @@ def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
     """Lets engines other than torch use ``num_threads`` threads for the calling thread. torch uses one thread there.
 
     Args:
-        num_threads: number of threads; 0: as many as this process was given.
+        num_threads: number of threads; 0: ``max_threads()``.
         num_lanes: how many threads, this one included, compute at the same time with ``num_threads`` threads each.
     """
     use_one_thread()
-    _engine.num_threads, _engine.num_lanes = num_threads or _MAX_THREADS, num_lanes
+    _engine.num_threads, _engine.num_lanes = num_threads or max_threads(), num_lanes
 
 
 def engine_threads() -> int:
@@ -120,7 +114,7 @@ def engine_threads() -> int:
     if found:
         return found
     torch = _loaded_torch()
-    return _MAX_THREADS if torch is None else int(torch.get_num_threads())
+    return max_threads() if torch is None else int(torch.get_num_threads())
 
 
 def engine_lanes() -> int:
@@ -148,16 +142,19 @@ def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Res
         return thread.submit(run).result()
 
 
-def default_head_threads(backbone_device: Device, tuned: int = 0) -> int:
+def default_head_threads(backbone_device: Device, tuned: int = 0, cores: Cores = ANY_CORE) -> int:
     """Returns the number of threads for the head partition when the user sets none.
 
-    It is all threads if the backbone runs on a GPU. On a CPU it is what tuning found, or one.
+    It is all threads if the backbone runs on a GPU, or if the head has cores of its own. Otherwise it is what tuning
+    found, or one.
 
     Args:
         backbone_device: where the backbone partition runs.
         tuned: the number that tuning found; 0 if it found none.
+        cores: the head's own cores, if it has any.
     """
-    return _MAX_THREADS if backbone_device.type == "cuda" else tuned or 1
+    with cores.or_all().bound():
+        return max_threads() if cores or backbone_device.type == "cuda" else tuned or 1
 
 
 def _loaded_torch() -> Any:

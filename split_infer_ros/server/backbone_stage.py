@@ -104,6 +104,11 @@ class BackboneStage:
         return self._server.view.is_open
 
     @property
+    def cores_fault(self) -> str:
+        """A sentence about cores of the backbone that the process may not use any more; empty if there are none."""
+        return self._server.cores_fault
+
+    @property
     def num_waiting(self) -> int:
         """How many frames wait for the backbone."""
         return self._server.view.num_waiting

@@ -16,6 +16,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import drop_impossible
+from split_infer_ros.runtime.cores import ANY_CORE, Cores
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.priority import HEAD, give_way
@@ -61,8 +62,10 @@ class HeadStage:
             source image's pixels.
         on_error: called with every exception that cost frames, and with every refused handle.
         num_threads: threads that the head's operations may use.
+        cores: the cores on which all threads of the stage run.
 
     Attributes:
+        cores: the argument.
         refused: number of refused handles by reason.
         left_out: number of impossible detections by kind; see ``drop_impossible``.
     """
@@ -76,8 +79,10 @@ class HeadStage:
         deliver: Deliver,
         on_error: Callable[[Exception], None],
         num_threads: int,
+        cores: Cores = ANY_CORE,
     ) -> None:
         self.limits = limits
+        self.cores = cores.or_all()
         self.refused: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self._model = model
@@ -96,6 +101,7 @@ class HeadStage:
         deliver: Deliver,
         on_error: Callable[[Exception], None],
         num_threads: int = 1,
+        cores: Cores = ANY_CORE,
         weights: WeightsSettings | None = None,
         batch_size: int = 1,
         split_point: str = "default",
@@ -103,7 +109,7 @@ class HeadStage:
         """Creates a stage. Packs the head's weights if they are streamed, and compiles the head if its engine does so.
 
         Args:
-            model, limits, deliver, num_threads: as for the class.
+            model, limits, deliver, num_threads, cores: as for the class.
             on_error: as for the class; also called with notices.
             weights: where the head's weights are; in memory if None.
             batch_size: number of images for which streamed weights are laid out and the head is compiled. Batches of
@@ -114,20 +120,23 @@ class HeadStage:
             ConfigurationError: weights cannot be packed, the packed file has other weights than this model, or the
                 engine cannot run the head.
         """
-        partitions = HeadPartitions.open(
-            model,
-            weights or WeightsSettings(),
-            num_threads=num_threads,
-            batch_size=batch_size,
-            on_note=lambda note: on_error(Notice(note)),
-        )
-        partitions.prepare(split_point, batch_size)
-        return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
+        cores = cores.or_all()
+        with cores.bound():  # an engine's threads inherit the cores
+            partitions = HeadPartitions.open(
+                model,
+                weights or WeightsSettings(),
+                num_threads=num_threads,
+                batch_size=batch_size,
+                on_note=lambda note: on_error(Notice(note)),
+            )
+            partitions.prepare(split_point, batch_size)
+        return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads, cores=cores)
 
     def start(self) -> None:
         """Begins to process handles, until ``stop``. A stopped stage can be started again."""
-        self._postprocess_thread.start()
-        self._head_thread.start()
+        with self.cores.bound():
+            self._postprocess_thread.start()
+            self._head_thread.start()
 
     def configure(self, weights: WeightsSettings) -> None:
         """Changes where the head's weights are, from the next batch on.
@@ -135,7 +144,8 @@ class HeadStage:
         Raises:
             ConfigurationError: the weights cannot be kept or streamed as the settings say. Nothing has changed.
         """
-        self._partitions.configure(weights)
+        with self.cores.bound():
+            self._partitions.configure(weights)
 
     @property
     def weights(self) -> WeightsReport | None:
@@ -160,7 +170,8 @@ class HeadStage:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
         """
         if model == self._model.entry.name:
-            self._partitions.prepare(split_point, batch_size)
+            with self.cores.bound():
+                self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """Queues a handle for the head's thread. ``reader`` gives access to the handle's slot."""

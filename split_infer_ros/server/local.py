@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from split_infer_ros.errors import ConfigurationError, Notice, SplitInferError
 from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.cores import ANY_CORE, Cores
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.server.batch import Batch
@@ -66,6 +67,7 @@ class LocalPipeline:
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: the limits of post-processing: which detections are kept.
         head_threads: threads for the head's operations; 0: the nodes' default.
+        head_cores: the cores on which the head's threads run. ``settings`` say where the backbone's run.
         head_weights: where the head's weights are; in memory if None. ``settings`` say where the backbone's are.
         watch: called with each finished batch, once all its times are known. It must not wait.
 
@@ -86,6 +88,7 @@ class LocalPipeline:
         *,
         limits: Limits | None = None,
         head_threads: int = 0,
+        head_cores: Cores = ANY_CORE,
         head_weights: WeightsSettings | None = None,
         watch: Callable[[Batch], None] | None = None,
     ) -> None:
@@ -101,7 +104,8 @@ class LocalPipeline:
             limits,
             deliver=self._deliver,
             on_error=self._hear,
-            num_threads=head_threads or default_head_threads(model.device),
+            num_threads=head_threads or default_head_threads(model.device, cores=head_cores),
+            cores=head_cores,
             weights=head_weights,
             batch_size=self._settings.batch_size,
             split_point=self._settings.split_point,

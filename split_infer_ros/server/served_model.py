@@ -15,6 +15,7 @@ from split_infer_ros.errors import HandleError
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
@@ -96,12 +97,15 @@ class ServedModel:
         report = partial(callbacks.on_error, key)
         transport = opened.transport
         if transport is None:
+            cores = Cores.parse(settings.head_cores, "head_cores")
             self.head = HeadStage.open(
                 opened.model,
                 limits,
                 deliver=partial(callbacks.deliver, self),
                 on_error=self._report_head,
-                num_threads=settings.head_threads or opened.head_threads or default_head_threads(opened.model.device),
+                num_threads=settings.head_threads
+                or default_head_threads(opened.model.device, opened.head_threads, cores),
+                cores=cores,
                 weights=opened.head_weights,
                 batch_size=settings.largest_batch,
                 split_point=settings.split_point,

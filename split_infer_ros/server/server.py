@@ -11,6 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads
@@ -61,7 +62,7 @@ class Server:
         executor: runs the chosen executions.
 
     Raises:
-        ConfigurationError: weights cannot be streamed to the device.
+        ConfigurationError: weights cannot be streamed to the device, or the process may not use one of the cores.
     """
 
     def __init__(
@@ -83,18 +84,22 @@ class Server:
         database = database or Database()
         ring_memory = make_ring_memory(settings, device)
         records = settings.cuda_graphs and device.type == "cuda" and settings.graph_bytes > 0
-        num_lanes = max_threads() if settings.measures else NUM_LANES
         lock = threading.RLock()  # guards all that follows; held briefly
         self._changed, work = threading.Condition(lock), threading.Condition(lock)
-        self.executor = Executor(
-            self._changed,
-            device,
-            graph_bytes=settings.graph_bytes if records else None,
-            num_lanes=0 if ring_memory is not None else num_lanes,
-        )
+        # Threads that a bound thread starts are bound, too. So this thread is bound while it builds or starts anything.
+        self._cores = StageCores.parse(settings.backbone_cores, settings.head_cores)
+        with self._cores.backbone.bound():
+            num_lanes = max_threads() if settings.measures else NUM_LANES
+            self.executor = Executor(
+                self._changed,
+                device,
+                graph_bytes=settings.graph_bytes if records else None,
+                num_lanes=0 if ring_memory is not None else num_lanes,
+            )
+            key = Key.here(str(device))
         lanes = self.executor.num_lanes
         self._table = CostTable(
-            Key.here(str(device)), database, max_batch_size=settings.largest_batch, graphs=records, num_lanes=lanes
+            key, database, max_batch_size=settings.largest_batch, graphs=records, num_lanes=lanes
         )
         self._changing = threading.RLock()  # held while models, settings or state change, not while a model is loaded
         self._tenants: dict[str, TenantState] = {}
@@ -138,6 +143,11 @@ class Server:
         return self._settings
 
     @property
+    def cores_fault(self) -> str:
+        """A sentence about cores that the process may not use any more; see ``StageCores.fault``."""
+        return self._cores.fault
+
+    @property
     def limits(self) -> Limits:
         """The limits of post-processing: which detections are kept."""
         return self._limits
@@ -164,7 +174,8 @@ class Server:
             ConfigurationError: two tenants have the same name. Nothing was changed.
         """
         check_unique_names(tenants)
-        refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
+        with self._cores.backbone.bound():
+            refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
         self._admission.report_loss(refused)
         with self._changing:
             if not self._running:
@@ -188,7 +199,8 @@ class Server:
                 return
             try:
                 changed = moved or (settings.stage, settings.goal) != (self._settings.stage, self._settings.goal)
-                changes = plan_changer.prepare(settings, self._running) if changed else []
+                with self._cores.backbone.bound():
+                    changes = plan_changer.prepare(settings, self._running) if changed else []
             except Exception as error:
                 self._admission.report_loss({"settings": error})
                 raise
@@ -203,7 +215,7 @@ class Server:
 
     def start(self) -> None:
         """Accepts frames until ``stop``. A stopped server can be started again."""
-        with self._changing:
+        with self._changing, self._cores.backbone.bound():
             if not self._running:
                 if not self._was_running:
                     trim()  # frees memory left by compiling and warming up; later frames reuse what frames leave

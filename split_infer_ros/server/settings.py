@@ -86,4 +86,11 @@ class StageSettings(WeightsSettings):
         True,
         "On a GPU: whether the backbone runs as a CUDA graph, which is recorded for each batch size before serving.",
     )
+    backbone_cores: str = setting(
+        "",
+        "The cores on which the backbone's threads run, those of its engine included, such as 0-3,6. Empty: all that "
+        "the process may use.",
+        read_only=True,
+        purpose=COMPUTING,
+    )
     lane_limit: float = 1.0

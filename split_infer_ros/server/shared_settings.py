@@ -132,10 +132,18 @@ class SharedSettings(StageSettings):
     allow_user_code: bool = like(ModelSpec, "allow_user_code", read_only=True)
     head_threads: int = setting(
         0,
-        "CPU cores for the head. 0: on a machine with a GPU all cores, otherwise the number that tuning found, or one. "
-        "If the backbone of the node head runs on the CPU of a machine with a GPU, set 1.",
+        "How many threads compute the head. 0: one for each of head_cores. Without them, as many as there are cores if "
+        "the machine has a GPU, otherwise the number that tuning found, or one. If the backbone of the node head runs "
+        "on the CPU of a machine with a GPU, set 1.",
         minimum=0,
         maximum=1024,
+        read_only=True,
+        purpose="Detections",
+    )
+    head_cores: str = setting(
+        "",
+        "The cores on which the head's threads run, those of its engine included, such as 4-5. Empty: all that the "
+        "process may use.",
         read_only=True,
         purpose="Detections",
     )

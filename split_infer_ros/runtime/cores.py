@@ -1,0 +1,162 @@
+"""Binds threads to sets of cores: one set for backbones, another for heads (paper 000, §5.4).
+
+Linux keeps a set for each thread, and a new thread inherits the set of the thread that starts it. So whoever builds or
+starts a stage is bound meanwhile. All threads of the stage, those of its engine included, then have the stage's cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from split_infer_ros.errors import ConfigurationError
+
+CPUS = Path("/sys/devices/system/cpu")
+MAX_NUMBER = 8191  # Linux supports no more processors
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """A set of cores, by Linux's numbers of processors. A set without numbers binds nothing.
+
+    Attributes:
+        numbers: the numbers.
+        name: the name of the setting that chose them, for sentences.
+    """
+
+    numbers: frozenset[int] = frozenset()
+    name: str = "cores"
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Cores:
+        """Returns the set that a text lists, such as ``0-3,6``. An empty text means a set that binds nothing.
+
+        Args:
+            text: numbers and ranges, separated by commas.
+            name: the name of the setting, for errors.
+
+        Raises:
+            ConfigurationError: the text is no such list, or the process may not use one of the cores.
+        """
+        numbers: set[int] = set()
+        for item in text.split(",") if text.strip() else ():
+            match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", item)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if not first <= last <= MAX_NUMBER:
+                raise ConfigurationError(
+                    f"{name} cannot be {text!r}; it takes numbers of processors and ranges, such as 0-3,6."
+                )
+            numbers.update(range(first, last + 1))
+        found = cls(frozenset(numbers), name)
+        barred = numbers - _AT_START | found.lost
+        if barred:
+            raise ConfigurationError(
+                f"{name} cannot be {text!r}; this process may use {as_text(_AT_START - barred)}, not {as_text(barred)}."
+            )
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers)
+
+    def or_all(self) -> Cores:
+        """Returns these cores. If there are none and the calling thread is bound, returns all that the process had."""
+        return self if self or not is_bound() else Cores(_AT_START)
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        """Binds the calling thread to these cores during a ``with`` block, and so all threads that it starts in it.
+
+        If the process may use only some of them now, the thread gets those; with none of them, it stays as it was.
+        """
+        if not self.numbers:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        with suppress(OSError):  # none of them is left
+            os.sched_setaffinity(0, self.numbers)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.sched_setaffinity(0, before)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Those of these cores that the process may not use: a container's limit changed, or one was switched off."""
+        if not self.numbers:
+            return frozenset()
+        with self.bound():
+            return self.numbers - os.sched_getaffinity(0)
+
+    @property
+    def fault(self) -> str:
+        """A sentence about cores that the process may not use any more; empty if it may use all of them."""
+        lost = self.lost
+        if not lost:
+            return ""
+        left = self.numbers - lost
+        rest = f"its threads run on {as_text(left)}" if left else "its threads run on any core"
+        return f"{self.name} {as_text(self.numbers)}: this process may not use {as_text(lost)} any more, so {rest}."
+
+
+@dataclass(frozen=True, slots=True)
+class StageCores:
+    """The cores of the two stages of a pipeline.
+
+    Attributes:
+        backbone, head: the cores of all threads of the stage.
+    """
+
+    backbone: Cores = Cores()
+    head: Cores = Cores()
+
+    @classmethod
+    def parse(cls, backbone: str, head: str) -> StageCores:
+        """Returns the cores that two parameters list; see ``Cores.parse``.
+
+        Raises:
+            ConfigurationError: a text is no list, or the process may not use one of the cores.
+        """
+        return cls(Cores.parse(backbone, "backbone_cores"), Cores.parse(head, "head_cores"))
+
+    @property
+    def fault(self) -> str:
+        """A sentence about cores of a stage that the process may not use any more; empty if there are none."""
+        return " ".join(filter(None, (self.backbone.fault, self.head.fault)))
+
+
+def num_cores() -> int:
+    """Returns the number of cores that the calling thread may use. Two processors of one core count once."""
+    return len({_core_of(number, CPUS) for number in os.sched_getaffinity(0)})
+
+
+def is_bound() -> bool:
+    """Returns whether the calling thread may not use all cores that the process could use at its start."""
+    return not os.sched_getaffinity(0) >= _AT_START
+
+
+def as_text(numbers: Collection[int]) -> str:
+    """Returns numbers of processors as Linux lists them, such as ``0-3,6``."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+@cache
+def _core_of(number: int, cpus: Path) -> str:
+    """Returns a text that is the same for all processors of one core."""
+    path = cpus / f"cpu{number}" / "topology" / "thread_siblings_list"
+    return path.read_text() if path.exists() else str(number)
+
+
+_AT_START = frozenset(os.sched_getaffinity(0))
+ANY_CORE, ANY_CORES = Cores(), StageCores()
