@@ -63,6 +63,9 @@ class Cores:
     def __bool__(self) -> bool:
         return bool(self.numbers)
 
+    def __str__(self) -> str:
+        return as_text(self.numbers)
+
     def or_all(self) -> Cores:
         """Returns these cores. If there are none and the calling thread is bound, returns all that the process had."""
         return self if self or not is_bound() else Cores(_AT_START)
@@ -101,7 +104,7 @@ class Cores:
             return ""
         left = self.numbers - lost
         rest = f"its threads run on {as_text(left)}" if left else "its threads run on any core"
-        return f"{self.name} {as_text(self.numbers)}: this process may not use {as_text(lost)} any more, so {rest}."
+        return f"{self.name} {self}: this process may not use {as_text(lost)} any more, so {rest}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
+from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.runtime.inference import inference_mode
-from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.num_threads import default_head_threads, run_with_threads, use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
@@ -47,10 +48,14 @@ class StageTimer:
         image: an image like those that the cameras send.
         limits: decide which detections post-processing keeps.
         rounds: the number of samples of each stage. Passes through the model are repeated until that many agree.
+        cores: the cores of each stage.
     """
 
-    def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
+    def __init__(
+        self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int, cores: StageCores = ANY_CORES
+    ) -> None:
         self._model = model
+        self._cores = cores
         self._image = image
         self._limits = limits
         self._calls = 1 + rounds  # the first one is not counted
@@ -64,7 +69,8 @@ class StageTimer:
             ConfigurationError: the memory is too small for the batch size.
         """
         try:
-            return self._measure(batch_size)
+            with self._cores.backbone.bound():
+                return self._measure(batch_size)
         except RuntimeError as error:
             if type(error).__name__ != TORCHS_SHORTAGE:
                 raise
@@ -94,15 +100,9 @@ class StageTimer:
             model.execution_config.engine.use_threads(model.execution_config.threads)
             _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
-        if model.device.type == "cpu":
-            use_one_thread()
-        with inference_mode():
-            watch = Stopwatch(CPU)
-            on_host = to_host(images)
-            inputs = (on_host if model.takes_arrays else as_tensor(on_host),)
-            last_features, heads_s = self._time_segments(head_segments, inputs, watch)
-            outputs = model.head(model.split_points[-1].name)(*last_features)
-            decode_s = [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
+        num_threads = default_head_threads(model.device, cores=self._cores.head)
+        with self._cores.head.or_all().bound():
+            heads_s, decode_s = run_with_threads(num_threads, lambda: self._time_heads(head_segments, to_host(images)))
         return [
             PointSamples(
                 split_point.name,
@@ -117,6 +117,15 @@ class StageTimer:
             )
             for index, split_point in enumerate(model.split_points)
         ]
+
+    def _time_heads(self, segments: Sequence[Partition], images: Values) -> tuple[list[list[float]], list[float]]:
+        """Returns the seconds of each segment as a head runs it, in several passes, and those of decoding."""
+        model, watch = self._model, Stopwatch(CPU)
+        with inference_mode():
+            inputs = (images if model.takes_arrays else as_tensor(images),)
+            last_features, heads_s = self._time_segments(segments, inputs, watch)
+            outputs = model.head(model.split_points[-1].name)(*last_features)
+            return heads_s, [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
 
     def _time_segments(
         self, segments: Sequence[Partition], inputs: tuple[Values, ...], watch: Stopwatch

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
@@ -66,10 +67,11 @@ class Profiler:
         image: an image like those of the cameras; a blank one of 640x480 pixels if None.
         limits: what post-processing keeps.
         effort: how much to measure.
+        cores: the cores of each stage.
         say: called with each line of progress.
 
     Attributes:
-        model: as given.
+        model, cores: as given.
         image: as given, or the blank one.
     """
 
@@ -80,6 +82,7 @@ class Profiler:
         image: Pixels | None = None,
         limits: Limits | None = None,
         effort: Effort | None = None,
+        cores: StageCores = ANY_CORES,
         say: Callable[[str], object] = lambda line: None,
     ) -> None:
         self.model = model
@@ -87,7 +90,8 @@ class Profiler:
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
-        self._timer = StageTimer(model, image=self.image, limits=self._limits, rounds=self._effort.rounds)
+        self.cores = cores
+        self._timer = StageTimer(model, image=self.image, limits=self._limits, rounds=self._effort.rounds, cores=cores)
         self._samples: dict[tuple[str, int], PointSamples] = {}  # by split point and batch size
 
     def measure(self, batch_sizes: Sequence[int]) -> list[PointSamples]:
@@ -151,8 +155,10 @@ class Profiler:
             batch_size=size,
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
+            backbone_cores=str(self.cores.backbone),
         )
-        with LocalPipeline(self.model, settings, deliver, limits=self._limits) as pipeline:
+        head_cores = self.cores.head
+        with LocalPipeline(self.model, settings, deliver, limits=self._limits, head_cores=head_cores) as pipeline:
             pipeline.feed(itertools.repeat(self.image, size * batches))
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())
