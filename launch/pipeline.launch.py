@@ -95,6 +95,7 @@ SHARED_ROWS = (
     "engine",
     "precision",
     "head_threads",
+    "head_cores",
     "score_threshold",
     "nms_threshold",
     "max_detections",

@@ -128,7 +128,7 @@ class Observer:
         client = self._clients[name]
         if client.wait_for_service(START_S):
             future = client.call_async(request)
-            end = time.monotonic() + ANSWER_S
+            end = time.monotonic() + START_S  # a change of settings waits while a rival is compiled
             while not future.done() and time.monotonic() < end:
                 time.sleep(0.002)
             if future.done():

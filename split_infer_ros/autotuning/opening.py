@@ -17,6 +17,7 @@ from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.improving.rivals import Rivals
 from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
@@ -43,11 +44,13 @@ class Measuring:
         improve: when engines are compared if they were not compared before.
         min_agreement: how much detections in another precision must agree with those in fp32, 0..1; 0: as much as the
             precision should.
+        cores: the cores of each stage.
     """
 
     say: Callable[[str], object]
     improve: Improve
     min_agreement: float = 0.0
+    cores: StageCores = ANY_CORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def open_model(
     return replace(
         opened,
         rivals=RivalsInTurn(kinds) if kinds else None,
-        profiles=ProfileTrials(trials, database) if in_background else None,
+        profiles=ProfileTrials(trials, database, measuring.cores) if in_background else None,
     )
 
 
@@ -155,6 +158,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
     """
 
     def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        cores = StageCores.parse(settings.backbone_cores, settings.head_cores)
         spec = ModelSpec(
             tenant.model,
             weights=tenant.weights,
@@ -169,7 +173,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             database,
             engine=settings.engine,
             precision=settings.precision,
-            measuring=Measuring(say, settings.improve, settings.min_agreement),
+            measuring=Measuring(say, settings.improve, settings.min_agreement, cores),
         )
         best_known, stage = opened.best_known, settings.stage
         tuned = best_known.fill_in(replace(stage, split_point=DEFAULT))
@@ -178,7 +182,7 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
             best_known.with_tuned_threads(opened.model, in_force),
             opened.notes,
             split_point=tuned.split_point,
-            find_profile=profile_finder(opened.model, database, say),
+            find_profile=profile_finder(opened.model, database, say, cores),
             head_threads=best_known.head_threads,
             rivals=opened.rivals,
             profiles=opened.profiles,

@@ -9,6 +9,7 @@ from split_infer_ros.autotuning.background_trials import BackgroundTrials
 from split_infer_ros.autotuning.spaces import PROFILE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
 from split_infer_ros.server.profiling.stored_profile import keep_samples, profile_finder, stored_samples
 from split_infer_ros.split.model import SplitModel
@@ -30,11 +31,13 @@ class ProfileTrials:
     Args:
         trials: runs the trials.
         database: keeps the records.
+        cores: the cores of each stage.
     """
 
-    def __init__(self, trials: BackgroundTrials, database: Database) -> None:
+    def __init__(self, trials: BackgroundTrials, database: Database, cores: StageCores = ANY_CORES) -> None:
         self._trials = trials
         self._database = database
+        self._cores = cores
 
     def find(self, model: SplitModel, batch_sizes: Sequence[int], is_over: Callable[[], bool]) -> FindProfile:
         """Measures batch sizes that the database lacks, the smallest first; see ``BackgroundProfiles.find``.
@@ -44,7 +47,7 @@ class ProfileTrials:
         Raises:
             ConfigurationError: the model could be measured at no batch size.
         """
-        known = {each.batch_size for each in stored_samples(model, self._database)}
+        known = {each.batch_size for each in stored_samples(model, self._database, cores=self._cores)}
         for size in sorted(set(batch_sizes) - known):
             if is_over():
                 break
@@ -52,17 +55,18 @@ class ProfileTrials:
                 if not known:
                     raise ConfigurationError("the trials took too much processor time")
                 break
-            outcome = self._trials.run(PROFILE, {"batch_size": size}, model.execution_config.as_json())
+            about = {"batch_size": size, "cores": self._cores.numbers}
+            outcome = self._trials.run(PROFILE, about, model.execution_config.as_json())
             if outcome.error is not None:
                 if not known:
                     raise ConfigurationError(f"{model.entry.name} cannot be measured. {outcome.error}")
                 break
-            keep_samples(samples_of(outcome.facts), model, self._database)
+            keep_samples(samples_of(outcome.facts), model, self._database, cores=self._cores)
             known.add(size)
 
         def find_profile(sizes: Sequence[int], may_measure: bool) -> Profile:
             measured = [size for size in sizes if size in known] or sizes
-            return profile_finder(model, self._database, lambda line: None)(measured, may_measure)
+            return profile_finder(model, self._database, lambda line: None, self._cores)(measured, may_measure)
 
         return find_profile
 
@@ -79,9 +83,11 @@ class ProfileTrials:
         self._trials.close()
 
 
-def measure_profile(model: SplitModel, batch_size: int, effort: Effort = BRIEF) -> dict[str, Any]:
+def measure_profile(
+    model: SplitModel, batch_size: int, effort: Effort = BRIEF, cores: StageCores = ANY_CORES
+) -> dict[str, Any]:
     """Measures every split point of a model at one batch size. Returns the answer of a trial, for ``samples_of``."""
-    samples = Profiler(model, effort=effort).measure([batch_size])
+    samples = Profiler(model, effort=effort, cores=cores).measure([batch_size])
     return {
         "costs": [],
         SAMPLES: [

@@ -39,6 +39,7 @@ from split_infer_ros.measurements.steady import measure_steadily
 from split_infer_ros.measurements.turns import timed, timed_in_turns
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.operator_placement.placed_backbone import make_backbone
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Stream
@@ -83,7 +84,8 @@ class Trials:
                 or ``quantise``. For the last two, see ``measure_profile`` and ``LiveQuantisation.run``.
             config: a configuration of that stage's space. For a rival it is a configuration of the network, for a chain
                 one with ``segments``. For rivals it is empty.
-            about: ``batch_size`` for all stages but the pipeline. A chain also needs ``uniform``, the configuration of
+            about: ``batch_size`` for all stages but the pipeline. A profile also needs ``cores``, the numbers of each
+                stage's cores. A chain also needs ``uniform``, the configuration of
                 the network with which it takes turns. The pipeline needs ``form``, the configuration of its network.
                 Rivals need ``rivals``, configurations that take turns, by name. A rival may have ``split_point``:
                 a backbone that ends there is exported, too, so that a node need not do it.
@@ -224,7 +226,8 @@ class Trials:
 
     def _profile(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         use_threads(1)  # like every thread that starts a pipeline
-        return measure_profile(self.model(ExecutionConfig.from_json(config)), about["batch_size"])
+        cores = StageCores.of_numbers(about["cores"])
+        return measure_profile(self.model(ExecutionConfig.from_json(config)), about["batch_size"], cores=cores)
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         return time_pipeline(self.model(ExecutionConfig.from_json(about["form"])), config, end)

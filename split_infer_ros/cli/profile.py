@@ -16,6 +16,7 @@ from split_infer_ros.cli.command import CommandParser, command, model_spec_of, s
 from split_infer_ros.engines.engine import AUTO
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.named_weights import NamedWeights
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.server.profiling.profiler import Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
@@ -49,6 +50,8 @@ def make_parser() -> CommandParser:
         metavar="MS",
         help="the longest latency that is allowed; default: no limit",
     )
+    parser.add_argument("--backbone-cores", default="", metavar="LIST", help="like the parameter, such as 0-3")
+    parser.add_argument("--head-cores", default="", metavar="LIST", help="like the parameter, such as 4-5")
     parser.add_database("measurements")
     parser.add_anew("times")
     return parser
@@ -63,8 +66,11 @@ def main(chosen: Namespace) -> None:
     prepare_process()
     spec = model_spec_of(chosen, weights=weights_of(chosen, NamedWeights.RANDOM), device=chosen.device)
     database = Database(chosen.database)
-    opened = open_model(spec, WeightsSettings(), database, engine=AUTO, precision=chosen.precision)  # as nodes do
-    profile = profile_model(Profiler(opened.model, say=say), chosen.batch, database, remeasure=chosen.anew)
+    cores = StageCores.parse(chosen.backbone_cores, chosen.head_cores)
+    with cores.backbone.bound():  # as nodes do
+        opened = open_model(spec, WeightsSettings(), database, engine=AUTO, precision=chosen.precision)
+        profiler = Profiler(opened.model, say=say, cores=cores)
+        profile = profile_model(profiler, chosen.batch, database, remeasure=chosen.anew)
     choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     point = profile.point(choice.split_point, choice.batch_size)
     print(describe(profile, [point] if point else []))

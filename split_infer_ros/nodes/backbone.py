@@ -17,7 +17,6 @@ from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.runtime.cache_pruning import limit_cache
 from split_infer_ros.runtime.captures import empty_cache
-from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.server.backbone_stage import BackboneStage
 from split_infer_ros.split.model import SplitModel
 
@@ -67,7 +66,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self._check_topics(values.image_topics)
         self.add_cleanup(self._unload)
         log = self.get_logger()
-        with Cores.parse(values.stage.backbone_cores, "backbone_cores").bound():  # what is known is of as many cores
+        cores = values.cores
+        with cores.backbone.bound():  # what is known of the model is for as many cores
             opened = open_model(
                 values.model_spec,
                 values.stage,
@@ -75,7 +75,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
                 engine=values.engine,
                 precision=values.precision,
                 batch_size=values.stage.batch_size,
-                measuring=Measuring(log.info, values.improve, values.min_agreement),
+                measuring=Measuring(log.info, values.improve, values.min_agreement, cores),
             )
             self._model = opened.model
             for note in opened.notes:

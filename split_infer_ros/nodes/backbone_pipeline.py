@@ -83,7 +83,7 @@ class BackbonePipeline:
         say = node.get_logger().info
         chooser = SplitChooser(
             model.device.type,
-            profile_finder(model, database, say),
+            profile_finder(model, database, say, values.cores),
             DWELL_S,
             default=model.split_point(DEFAULT).name,
             improve=improve_with(opened.profiles, values.improve),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Cores:
     """
 
     numbers: frozenset[int] = frozenset()
-    name: str = "cores"
+    name: str = field(default="cores", compare=False)
 
     @classmethod
     def parse(cls, text: str, name: str) -> Cores:
@@ -126,6 +126,16 @@ class StageCores:
             ConfigurationError: a text is no list, or the process may not use one of the cores.
         """
         return cls(Cores.parse(backbone, "backbone_cores"), Cores.parse(head, "head_cores"))
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Sequence[int]]) -> StageCores:
+        """Returns the cores with the ``numbers`` of another process."""
+        return cls(*(Cores(frozenset(each)) for each in numbers))
+
+    @property
+    def numbers(self) -> list[list[int]]:
+        """The numbers of the backbone's cores, and of the head's."""
+        return [sorted(each.numbers) for each in (self.backbone, self.head)]
 
     @property
     def fault(self) -> str:

@@ -98,9 +98,7 @@ class Server:
             )
             key = Key.here(str(device))
         lanes = self.executor.num_lanes
-        self._table = CostTable(
-            key, database, max_batch_size=settings.largest_batch, graphs=records, num_lanes=lanes
-        )
+        self._table = CostTable(key, database, max_batch_size=settings.largest_batch, graphs=records, num_lanes=lanes)
         self._changing = threading.RLock()  # held while models, settings or state change, not while a model is loaded
         self._tenants: dict[str, TenantState] = {}
         self._waiting = WaitingFrames(settings.max_waiting, settings.drop_policy)

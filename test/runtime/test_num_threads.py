@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from split_infer_ros.runtime import num_threads
+from split_infer_ros.runtime import cores, num_threads
 
 CHILD_S = 100  # a bound on the process that a test starts; the test's own bound lies above it
 COUNT = """
@@ -131,7 +131,7 @@ def test_two_processors_of_a_core_count_once(tmp_path: Path, monkeypatch: pytest
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(num_threads, "CPUS", tmp_path)
+    monkeypatch.setattr(cores, "CPUS", tmp_path)
     monkeypatch.delenv(num_threads.VARIABLE, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     assert num_threads.threads_at_start() == 2

@@ -9,10 +9,11 @@ from split_infer_ros.nodes.parameters.common import ModelParameters, TraceParame
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import part
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
-from split_infer_ros.setting import like, setting
+from split_infer_ros.setting import COMPUTING, like, setting
 from split_infer_ros.split.planner import Goal
 
 
@@ -31,6 +32,12 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
     )
     stage: StageSettings = part(StageSettings(batch_size=0))
     goal: Goal = part(Goal())
+    head_cores: str = like(
+        SharedSettings,
+        "head_cores",
+        description="The cores of the head if it runs in this process, so that split_point auto measures it there.",
+        purpose=COMPUTING,
+    )
     improve: Improve = like(SharedSettings, "improve")
     min_agreement: float = like(SharedSettings, "min_agreement")
     transport: str = setting(
@@ -43,6 +50,15 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
     image_topics: tuple[str, ...] = setting(
         ("image",), "The image topics of the cameras. Frames of all cameras share batches.", read_only=True
     )
+
+    @property
+    def cores(self) -> StageCores:
+        """The cores of each stage.
+
+        Raises:
+            ConfigurationError: a parameter lists none, or cores that the process may not use.
+        """
+        return StageCores.parse(self.stage.backbone_cores, self.head_cores)
 
     @property
     def settings(self) -> StageSettings:

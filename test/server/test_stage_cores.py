@@ -1,0 +1,132 @@
+"""Each stage of a pipeline runs on its own cores, with all threads of its engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from two_branch_net import SIDE, two_roads
+
+from split_infer_ros.autotuning import opening
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores
+from split_infer_ros.runtime.device import CPU
+from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.local import LocalPipeline
+from split_infer_ros.server.profiling.profiler import Effort, Profiler
+from split_infer_ros.server.profiling.stored_profile import profile_model
+from split_infer_ros.server.server import Server
+from split_infer_ros.server.settings import DropPolicy, StageSettings
+from split_infer_ros.server.shared_settings import SharedSettings
+from split_infer_ros.server.tenant import Tenant
+
+ALLOWED = frozenset(os.sched_getaffinity(0))
+FIRST, LAST = frozenset([min(ALLOWED)]), frozenset([max(ALLOWED)])
+SETTINGS = StageSettings(split_point="left", batch_size=2, drop_policy=DropPolicy.BLOCK)
+IMAGES = [np.full((SIDE, SIDE, 3), value, np.uint8) for value in range(6)]
+LEAST = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1, max_s=0.0)
+pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="this process may use one core only")
+
+
+def tasks() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+def cores_by_name() -> dict[str, set[int]]:
+    return {each.name: os.sched_getaffinity(each.native_id) for each in threading.enumerate() if each.native_id}
+
+
+def cores_of(found: set[int]) -> set[frozenset[int]]:
+    return {frozenset(os.sched_getaffinity(task)) for task in found & tasks()}
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("head", [Cores(LAST), ANY_CORE])
+def test_all_threads_of_a_stage_have_its_cores(engine: Engine, head: Cores) -> None:
+    before = tasks()
+    of_head = head.numbers or ALLOWED
+    settings = replace(SETTINGS, backbone_cores=str(min(ALLOWED)))
+    with LocalPipeline(two_roads(ExecutionConfig(engine=engine)), settings, head_cores=head) as pipeline:
+        assert len(list(pipeline.run(IMAGES))) == len(IMAGES)
+        named, others = cores_by_name(), cores_of(tasks() - before)
+    assert named["dispatch"] == FIRST
+    assert named["head"] == named["postprocess"] == of_head
+    assert others == {FIRST, of_head}, "an engine's threads"
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_without_cores_no_thread_is_bound() -> None:
+    with LocalPipeline(two_roads(ExecutionConfig()), SETTINGS) as pipeline:
+        list(pipeline.run(IMAGES))
+        assert all(cores == ALLOWED for cores in cores_by_name().values())
+
+
+def test_settings_change_on_the_cores() -> None:
+    settings = replace(SETTINGS, backbone_cores=str(min(ALLOWED)))
+    with LocalPipeline(two_roads(ExecutionConfig(engine=Engine.ONNXRUNTIME)), settings) as pipeline:
+        before = tasks()
+        pipeline.backbone.configure(replace(settings, split_point="right", batch_size=3))
+        list(pipeline.run(IMAGES))
+        assert cores_of(tasks() - before) <= {FIRST, ALLOWED}
+        with pytest.raises(ConfigurationError, match="backbone_cores cannot change while models are loaded"):
+            pipeline.backbone.configure(SETTINGS)
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_cores_that_are_not_allowed_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"backbone_cores cannot be '8000'; this process may use"):
+        LocalPipeline(two_roads(ExecutionConfig()), replace(SETTINGS, backbone_cores="8000"))
+
+
+def test_tenants_have_cores_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = two_roads(ExecutionConfig())
+    monkeypatch.setattr(opening, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config))
+    delivered: list[set[int]] = []
+
+    def deliver(tenant: str, origin: Origin, detections: Detections, labels: object) -> None:
+        delivered.append(os.sched_getaffinity(0))
+
+    cores = {"backbone_cores": str(min(ALLOWED)), "head_cores": str(max(ALLOWED))}
+    settings = SharedSettings(device="cpu", engine="onnxruntime", drop_policy=DropPolicy.BLOCK, **cores)
+    errors: list[Exception] = []
+    database = Database(tmp_path / "costs")
+    server = Server(
+        *(settings, Limits(score_threshold=0.0), deliver, lambda who, error: errors.append(error)),
+        device=CPU,
+        open_model=opening.tenant_opener(database),
+        database=database,
+    )
+    assert server.executor.num_lanes == 0, "a single core has no lanes"
+    assert server.set_tenants([Tenant("front", "two_roads")]) == {}
+    server.start()
+    named = cores_by_name()
+    server.stop(1.0)
+    server.close()
+    assert (named["dispatch"], named["head"]) == (FIRST, LAST)
+    assert errors == []
+    assert server.cores_fault == ""
+    with pytest.raises(ConfigurationError, match="head_cores cannot be '8000'"):
+        Server(
+            *(replace(settings, head_cores="8000"), Limits(), deliver, lambda who, error: None),
+            device=CPU,
+            open_model=opening.tenant_opener(database),
+        )
+
+
+def test_a_profile_belongs_to_its_cores(tmp_path: Path) -> None:
+    """Each stage is measured on its own cores, and records of other cores are not used."""
+    model, database = two_roads(ExecutionConfig()), Database(tmp_path / "tuning.jsonl")
+    cores = StageCores(Cores(FIRST), Cores(LAST))
+    found = profile_model(Profiler(model, effort=LEAST, cores=cores), [2], database)
+    assert found == profile_model(Profiler(model, cores=cores), [2], database, may_measure=False)
+    for other in (StageCores(), StageCores(Cores(LAST), Cores(FIRST)), StageCores(Cores(FIRST))):
+        with pytest.raises(ConfigurationError, match="was not measured yet"):
+            profile_model(Profiler(model, cores=other), [2], database, may_measure=False)
