@@ -6,26 +6,29 @@ start-up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 CallSignature = tuple[torch.Size, int]  # the input's shape and the number of threads
+MAX_SIGNATURES = 32  # for which weights are packed at a time
+MAX_LAYOUTS = 3  # packed copies of one convolution's weights
 
 
 class FusedConv2d(nn.Module):
     """A convolution and the activation that follows it, in float32 on a CPU.
 
     Both modules are read once; later changes to them have no effect. A call signature is the input's shape and the
-    number of threads. The best layout of the weights depends on it. Weights that were packed for another signature are
+    number of threads. The best layout of the weights depends on it. Weights in the layout of another signature are
     converted at every call, which makes a network three to ten times slower. Plain weights cost about a tenth more time
-    than packed ones. Therefore weights are packed for a signature that comes twice in a row, and every other call takes
-    the plain weights.
+    than packed ones. Therefore weights are packed for each signature that comes twice, as long as they need few
+    layouts. Other calls take the plain weights.
 
-    Signatures alternate in three cases. A detector runs one convolution on maps of several sizes. The last batch of a
-    burst is smaller. When the split point moves, another thread runs the convolution.
+    Signatures alternate in four cases. Requests are merged into batches of many sizes. A detector runs one convolution
+    on maps of several sizes. The last batch of a burst is smaller. When the split point moves, another thread runs the
+    convolution.
 
     Args:
         convolution: a convolution with zero padding.
@@ -46,8 +49,10 @@ class FusedConv2d(nn.Module):
         self.activation: Any = ("none", [], None) if activation is None else _attributes(activation)
         self.bias = None if convolution.bias is None else convolution.bias.detach()
         self.weight = convolution.weight.detach()
-        self._last_call: CallSignature | None = None
-        self._packed: tuple[CallSignature, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
+        # Dictionaries are replaced, not changed: two threads run here while a split point moves.
+        self._seen: dict[CallSignature, None] = {}  # signatures that came once, the latest last
+        self._packed: dict[CallSignature, Tensor] = {}  # the tensors are opaque: they cannot be saved or moved
+        self._layouts: dict[bytes, Tensor] = {}  # the tensors of ``_packed``
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps (N, C, H, W) to (N, C', H', W').
@@ -60,23 +65,35 @@ class FusedConv2d(nn.Module):
         )
         return result
 
+    def is_packed_for(self, shape: Sequence[int]) -> bool:
+        """Returns whether the weights are packed for an input of this shape, with the calling thread's threads."""
+        return (torch.Size(shape), torch.get_num_threads()) in self._packed
+
     @property
-    def packed_for(self) -> CallSignature | None:
-        """The call signature for which the weights are packed; None if they are plain."""
-        packed = self._packed
-        return None if packed is None else packed[0]
+    def num_layouts(self) -> int:
+        """How many packed copies of the weights are kept."""
+        return len(self._layouts)
 
     def _weights(self, shape: torch.Size) -> Tensor:
         call = shape, torch.get_num_threads()
-        packed = self._packed  # read once: two threads run here while a split point moves
-        if packed is not None and packed[0] == call:
-            return packed[1]
-        is_repeated, self._last_call = call == self._last_call, call
-        if not is_repeated:
-            return self.weight
-        weights: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *self.geometry, list(shape))
-        self._packed = call, weights
-        return weights
+        found = self._packed.get(call)
+        if found is not None:
+            return found
+        if call in self._seen:
+            return self._pack(call)
+        self._seen = dict.fromkeys([*self._seen, call][-MAX_SIGNATURES:])
+        return self.weight
+
+    def _pack(self, call: CallSignature) -> Tensor:
+        """Returns the weights in the best layout for a signature, and keeps them. Equal layouts share one copy."""
+        packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *self.geometry, list(call[0]))
+        layout = torch.ops.mkldnn._get_mkldnn_serialized_md(packed).numpy().tobytes()
+        packed = self._layouts.get(layout, packed)
+        self._layouts = {**self._layouts, layout: packed}
+        if len(self._layouts) > MAX_LAYOUTS or len(self._packed) >= MAX_SIGNATURES:
+            self._layouts, self._packed = {layout: packed}, {}  # what is in use is soon packed again
+        self._packed = {**self._packed, call: packed}
+        return packed
 
 
 def fuse_convolutions(graph: fx.GraphModule) -> None:

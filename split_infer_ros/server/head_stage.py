@@ -82,7 +82,7 @@ class HeadStage:
         cores: Cores = ANY_CORE,
     ) -> None:
         self.limits = limits
-        self.cores = cores.or_all()
+        self.cores = cores
         self.refused: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self._model = model
@@ -120,8 +120,7 @@ class HeadStage:
             ConfigurationError: weights cannot be packed, the packed file has other weights than this model, or the
                 engine cannot run the head.
         """
-        cores = cores.or_all()
-        with cores.bound():  # an engine's threads inherit the cores
+        with cores.or_all().bound():  # an engine's threads inherit the cores; the caller may be bound for the backbone
             partitions = HeadPartitions.open(
                 model,
                 weights or WeightsSettings(),
@@ -134,7 +133,7 @@ class HeadStage:
 
     def start(self) -> None:
         """Begins to process handles, until ``stop``. A stopped stage can be started again."""
-        with self.cores.bound():
+        with self.cores.or_all().bound():
             self._postprocess_thread.start()
             self._head_thread.start()
 
@@ -144,7 +143,7 @@ class HeadStage:
         Raises:
             ConfigurationError: the weights cannot be kept or streamed as the settings say. Nothing has changed.
         """
-        with self.cores.bound():
+        with self.cores.or_all().bound():
             self._partitions.configure(weights)
 
     @property
@@ -170,7 +169,7 @@ class HeadStage:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
         """
         if model == self._model.entry.name:
-            with self.cores.bound():
+            with self.cores.or_all().bound():
                 self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:

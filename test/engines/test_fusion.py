@@ -5,7 +5,7 @@ import torch
 from comparisons import rounding
 from torch import nn
 
-from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
+from split_infer_ros.engines.fusion import MAX_LAYOUTS, MAX_SIGNATURES, FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import trace
 
 pytestmark = [
@@ -89,21 +89,39 @@ def test_results_with_several_users_are_kept() -> None:
     check(Shared(), 2, torch.randn(1, 3, 8, 8))
 
 
-def test_weights_are_packed_for_a_repeated_call_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_for_each_repeated_call_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
     num_threads = 1
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
 
     def packed_at(side: int, batch: int = 1) -> bool:
         fused(torch.zeros(batch, 3, side, side))
-        return fused.packed_for == ((batch, 3, side, side), num_threads)
+        return fused.is_packed_for((batch, 3, side, side))
 
-    assert [packed_at(side) for side in (8, 6, 8, 6)] == [False] * 4, "sizes that alternate"
-    assert [packed_at(8), packed_at(8), packed_at(8)] == [False, True, True]
-    assert not packed_at(8, batch=2), "a smaller batch at a burst's end"
-    assert packed_at(8), "the packed weights are gone"
+    assert [packed_at(side) for side in (8, 6, 8, 6, 8)] == [False, False, True, True, True], "sizes that alternate"
+    assert [packed_at(8, batch=2), packed_at(8), packed_at(8, batch=2)] == [False, True, True], "batches do"
     num_threads = 2
     assert [packed_at(8), packed_at(8)] == [False, True], "the number of threads changed"
+    num_threads = 1
+    assert packed_at(8)
+
+
+def test_packed_copies_are_bounded() -> None:
+    fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
+    for side in range(4, 4 + 3 * MAX_SIGNATURES):
+        for _ in range(2):
+            fused(torch.zeros(1, 3, side, side))
+        assert fused.is_packed_for((1, 3, side, side))
+        assert fused.num_layouts <= MAX_LAYOUTS
+    assert not fused.is_packed_for((1, 3, 4, 4))
+
+
+def test_calls_of_one_layout_share_a_copy() -> None:
+    fused = FusedConv2d(nn.Conv2d(64, 64, 3), None)
+    for count in (1, 2, 3, 4, 5) * 2:
+        fused(torch.zeros(count, 64, 20, 20))
+    assert all(fused.is_packed_for((count, 64, 20, 20)) for count in (1, 2, 3, 4, 5))
+    assert fused.num_layouts <= 2
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -117,4 +135,4 @@ def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_form
     images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)
     with torch.inference_mode():
         assert torch.equal(fused(images), fused(images))
-        assert fused.packed_for is not None
+        assert fused.is_packed_for(images.shape)
