@@ -45,7 +45,7 @@ class Cores:
         """
         numbers: set[int] = set()
         for item in text.split(",") if text.strip() else ():
-            match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", item)
+            match = re.fullmatch(r" *([0-9]{1,4}) *(?:- *([0-9]{1,4}) *)?", item)
             first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
             if not first <= last <= MAX_NUMBER:
                 raise ConfigurationError(

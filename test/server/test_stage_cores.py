@@ -51,10 +51,11 @@ def cores_of(found: set[int]) -> set[frozenset[int]]:
 @pytest.mark.parametrize("engine", list(Engine))
 @pytest.mark.parametrize("head", [Cores(LAST), ANY_CORE])
 def test_all_threads_of_a_stage_have_its_cores(engine: Engine, head: Cores) -> None:
-    before = tasks()
     of_head = head.numbers or ALLOWED
     settings = replace(SETTINGS, backbone_cores=str(min(ALLOWED)))
-    with LocalPipeline(two_roads(ExecutionConfig(engine=engine)), settings, head_cores=head) as pipeline:
+    model = two_roads(ExecutionConfig(engine=engine))
+    before = tasks()
+    with LocalPipeline(model, settings, head_cores=head) as pipeline:
         assert len(list(pipeline.run(IMAGES))) == len(IMAGES)
         named, others = cores_by_name(), cores_of(tasks() - before)
     assert named["dispatch"] == FIRST
