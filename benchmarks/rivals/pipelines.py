@@ -11,6 +11,7 @@ waiting rivals would slow down the rival that runs.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -124,6 +125,7 @@ class SplitPipeline:
         self._ahead = ahead
         self._cores = cores
         self._one_by_one = one_by_one
+        self._has_results = threading.Event()  # of the latest batch, if batches go one by one
         self._batches: list[Batch] = []
         settings = StageSettings(
             split_point=split_point,
@@ -153,9 +155,10 @@ class SplitPipeline:
         try:
             with usage, self._cores.head.bound():
                 for images in self.feed.batches(1 + num_batches + self._ahead):
+                    self._has_results.clear()
                     self._pipeline.feed(images)
                     if self._one_by_one:
-                        self._pipeline.finish()
+                        self._has_results.wait(BATCH_TIMEOUT_S)  # ``finish`` would notice up to a millisecond later
                 self._pipeline.finish()
         finally:
             self._pipeline.backbone.stop(STUCK_S)
@@ -177,10 +180,12 @@ class SplitPipeline:
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
         self.feed.record([detections])
+        if len(self.feed.labels) % self.feed.batch_size == 0:
+            self._has_results.set()
 
 
 def stage_spans(timelines: Sequence[Timeline]) -> dict[str, Spans]:
-    """Returns when each stage worked on batches, by the stage's name: ``backbone`` (with pre-processing) or ``head``."""
+    """Returns when each stage worked on batches, by its name: ``backbone`` (with pre-processing) or ``head``."""
     slices = [timeline.slices() for timeline in timelines]
     steps = {"backbone": ("preprocess", "backbone"), "head": ("head", "postprocess")}
     return {stage: [each[step] for each in slices for step in its] for stage, its in steps.items()}
