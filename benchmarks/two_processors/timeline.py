@@ -36,7 +36,7 @@ def merged(spans: Spans) -> Spans:
 
 
 def steps(spans: Spans, start: float, level: float) -> list[tuple[float, float]]:
-    """Returns the points of a step line, in milliseconds after ``start``: one higher than ``level`` within the spans."""
+    """Returns the points of a step line, in ms after ``start``. Within the spans, it is one higher than ``level``."""
     points = [(0.0, level)]
     for since, until in spans:
         points += [(1e3 * (since - start), level + 1), (1e3 * (until - start), level)]
