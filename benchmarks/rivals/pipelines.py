@@ -200,10 +200,10 @@ def stage_figures(timelines: Sequence[Timeline], span: tuple[float, float], num_
         num_batches: how many batches were timed.
 
     Returns:
-        For each stage: the share of the timed seconds in which it worked (``backbone_busy``), the seconds a batch while
-        both stages work (``backbone_s``), and the seconds of a batch alone (``backbone_alone_s``). The backbone works
-        alone on the turn's first batch, and the head on the turn's last batch. ``batch_s`` is the median time from the
-        closing of a batch until its results are out.
+        Three figures for each stage. ``backbone_busy`` is the share of the timed seconds in which it worked.
+        ``backbone_s`` is its seconds a batch, while both stages work. ``backbone_alone_s`` is its seconds for a batch
+        alone: the backbone works alone on the turn's first batch, and the head on the last one. Besides, ``batch_s`` is
+        the median time from the closing of a batch until its results are out.
     """
     start, end = span
     spans = stage_spans(timelines)

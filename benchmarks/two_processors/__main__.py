@@ -1,13 +1,13 @@
 """Compares split inference with the whole model where two processors of a CPU play accelerator and CPU (paper 000, §6).
 
 The first two processors that the process may use are taken. The first plays the accelerator: it runs backbones. The
-second plays the CPU: it runs heads, and feeds images. Each runs one thread of the model. All rivals get the same images,
-already resized, in turns of changing order:
+second plays the CPU: it runs heads, and feeds images. Each has one thread for the model. All rivals get the same
+images, already resized, in turns of changing order:
 
 - `whole, as built`: the model as built, one batch after another, in torch. The accelerator only runs the model. The CPU
   gathers, normalises and decodes. One of them is always idle. The paper's gains are over such a baseline.
-- `whole, prepared`: the package's pipeline with the whole model as its backbone. Each batch waits for the results of the
-  batch before. So nothing overlaps.
+- `whole, prepared`: the package's pipeline with the whole model as its backbone. Each batch waits for the results of
+  the batch before. So nothing overlaps.
 - `whole, optimised`: the same pipeline without that wait. The CPU decodes while the accelerator computes.
 - `split, planner's split point`: the pipeline at the split point that the planner takes for the most images a second,
   from a profile of the same run.
@@ -16,16 +16,17 @@ already resized, in turns of changing order:
 - `whole, both cores`: the whole model with two threads on both processors.
 - `whole, two lanes`: two pipelines with the whole model, each on a processor of its own.
 
-The last two use what splitting uses. A gain over an idle processor is none over them.
+The last two use both processors, as splitting does. A split that is faster than a whole model beside an idle processor
+may still be slower than these.
 
 The bound of a split is the time of its slower stage while both stages run. `part_of_bound` is that time divided by the
-time between two batches. `bound_of_gain` is the time of a batch in `whole, prepared` divided by the slower stage's time.
-`backbone_slow_down` and `head_slow_down` are the time of a stage while both run, divided by its time alone. In the
-package's pipeline, pre-processing is a part of the backbone stage, so it runs on the accelerator.
+time between two batches. `bound_of_gain` is the time of a batch in `whole, prepared` divided by that of the slower
+stage. `backbone_slow_down` and `head_slow_down` are the time of a stage while both run, divided by its time alone. In
+the package's pipeline, pre-processing belongs to the backbone's stage. So it runs on the accelerator.
 
 Two equal processors are unlike the paper's board. So at one batch size, processes compete with the head for its
-processor, until it has a quarter or an eighth of it. The profile is measured under the same load. `whole, optimised`
-and the planner's split point take part.
+processor, and leave it a quarter or an eighth. The profile is measured under the same load. Only `whole, optimised` and
+the planner's split point take part.
 
 The weights are seeded, and the outputs depend on the images. Agreement is the share of results whose best class is that
 of `whole, optimised`. The clock of a turn starts with its first result and stops while further batches are in flight.
@@ -149,9 +150,7 @@ class Run:
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the arguments."""
     found = arguments(__doc__)
-    found.add_argument(
-        "--models", nargs="+", metavar="NAME", help="names, or ONNX files; default: the paper's and ResNet-18"
-    )
+    found.add_argument("--models", nargs="+", metavar="NAME", help="default: the paper's and ResNet-18")
     found.add_argument("--batch", nargs="+", type=int, metavar="N", help="batch sizes; default: 16, 32, 64 and 128")
     found.add_argument(
         "--engines",
