@@ -83,7 +83,7 @@ class Run:
         self._processors = processors
         self._sizes = sorted(chosen.batch or (QUICK_SIZES if chosen.quick else SIZES))
         self._slow_size = PAPERS_BATCH if PAPERS_BATCH in self._sizes else max(self._sizes)
-        self._loads = () if chosen.no_slow_heads else NUM_COMPETITORS
+        self._loads = () if chosen.no_slow_heads else NUM_COMPETITORS[: 1 if chosen.quick else None]
         self._models = chosen.models or (MODELS[:1] if chosen.quick else MODELS)
         self._engines = chosen.engines or ENGINES[: 1 if chosen.quick else 2]
         self._facts: dict[str, Any] = {

@@ -16,7 +16,6 @@ from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.planner import plan
-from split_infer_ros.split.profile import Profile
 
 AS_BUILT, PREPARED, OPTIMISED = "whole, as built", "whole, prepared", "whole, optimised"
 BOTH_CORES, TWO_LANES = "whole, both cores", "whole, two lanes"
@@ -112,7 +111,7 @@ class Cell:
             splits[PAPERS] = papers
         self._rivals: dict[str, Rival] = {} if competitors else self._others()
         self._rivals[OPTIMISED] = self._pipeline(WHOLE)
-        self._rivals |= {name: self._pipeline(split_point, profile) for name, split_point in splits.items()}
+        self._rivals |= {name: self._pipeline(split_point) for name, split_point in splits.items()}
         self.contest = Contest(f"{subject.name}, {engine.value}, batch {batch_size}", self._turn)
 
     def result(self) -> CellResult:
@@ -154,16 +153,14 @@ class Cell:
         """Returns the whole model on other cores, with partitions of its own; see ``Subject.model``."""
         return self._subject.pipeline(self._subject.model(self._engine), WHOLE, self._batch_size, cores=cores)
 
-    def _pipeline(self, split_point: str, profile: Profile | None = None, *, one_by_one: bool = False) -> SplitPipeline:
-        """Returns a pipeline on both processors. If its head is slower by the profile, batches fill all slots."""
-        point = None if profile is None else profile.point(split_point, self._batch_size)
-        waits = point is not None and point.head_stage_s > point.backbone_stage_s
+    def _pipeline(self, split_point: str, *, one_by_one: bool = False) -> SplitPipeline:
+        """Returns a pipeline on both processors. If it is split, so many batches follow that all slots stay in use."""
         return self._subject.pipeline(
             self._model,
             split_point,
             self._batch_size,
             cores=self._subject.processors.stages,
-            ahead=StageSettings().pool_slots if waits else 1,
+            ahead=1 if split_point == WHOLE else StageSettings().pool_slots,
             one_by_one=one_by_one,
         )
 
