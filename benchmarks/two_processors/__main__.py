@@ -20,9 +20,11 @@ The last two use both processors, as splitting does. A split that is faster than
 may still be slower than these.
 
 The bound of a split is the time of its slower stage while both stages run. `part_of_bound` is that time divided by the
-time between two batches. `bound_of_gain` is the time of a batch in `whole, prepared` divided by that of the slower
-stage. `backbone_slow_down` and `head_slow_down` are the time of a stage while both run, divided by its time alone. In
-the package's pipeline, pre-processing belongs to the backbone's stage. So it runs on the accelerator.
+time between two batches. It is 1 if the slower stage never waits, even if other work slows that stage down. So
+`part_of_bound_of_stages_alone` takes the times of stages alone instead. `bound_of_gain` is the time of a batch in
+`whole, prepared` divided by that of the slower stage. `backbone_slow_down` and `head_slow_down` are the time of a stage
+while both run, divided by its time alone. In the package's pipeline, pre-processing belongs to the backbone's stage. So
+it runs on the accelerator.
 
 Two equal processors are unlike the paper's board. So at one batch size, processes compete with the head for its
 processor, and leave it a quarter or an eighth. The profile is measured under the same load. Only `whole, optimised` and
