@@ -21,6 +21,7 @@ TITLES = {
     "overload": "More frames than the pipeline can take",
     "two_pipelines": "Two pipelines that share the cores",
     "unified_splitting": "Unified splitting (paper 000)",
+    "two_processors": "Unified splitting on two processors of a CPU (paper 000)",
     "multi_tenant": "Kernel merge and fusion (paper 001)",
     "demand_layering": "Demand layering (paper 002)",
     "memory_policies": "Memory policies (paper 003)",

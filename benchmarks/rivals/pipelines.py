@@ -10,6 +10,8 @@ waiting rivals would slow down the rival that runs.
 
 from __future__ import annotations
 
+import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,12 +21,14 @@ from benchmarks.rivals.head_process import Weights
 from benchmarks.rivals.image_feed import Batches, Figures, ImageFeed
 from benchmarks.rivals.two_processes import TwoProcessPipeline
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.stage_feeder import STUCK_S
+from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.model import SplitModel
 
 BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
@@ -93,6 +97,8 @@ class SplitPipeline:
         ahead: how many further batches are in flight when the result of a batch comes.
         weights: the weights for a head in a process of its own; None for a head in this process.
         lane_limit: how many times as long a batch may take if two are computed side by side; see ``StageSettings``.
+        cores: the cores of each stage, in one process. Images are fed from the head's cores.
+        one_by_one: whether each batch waits until the results of the batch before have come.
 
     Attributes:
         feed: gives the pipeline its batches.
@@ -111,10 +117,15 @@ class SplitPipeline:
         ahead: int,
         weights: Weights | None = None,
         lane_limit: float = 1.0,
+        cores: StageCores = ANY_CORES,
+        one_by_one: bool = False,
     ) -> None:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
+        self._cores = cores
+        self._one_by_one = one_by_one
+        self._has_results = threading.Event()  # of the latest batch, if batches go one by one
         self._batches: list[Batch] = []
         settings = StageSettings(
             split_point=split_point,
@@ -122,10 +133,11 @@ class SplitPipeline:
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
             lane_limit=lane_limit,
+            backbone_cores=str(cores.backbone),
         )
         watch = self._batches.append
         self._pipeline: LocalPipeline | TwoProcessPipeline = (
-            LocalPipeline(model, settings, self._deliver, limits=limits, watch=watch)
+            LocalPipeline(model, settings, self._deliver, limits=limits, head_cores=cores.head, watch=watch)
             if weights is None
             else TwoProcessPipeline(model, settings, self._deliver, limits=limits, weights=weights, watch=watch)
         )
@@ -135,37 +147,29 @@ class SplitPipeline:
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
         """Runs one turn. Warming up the backbone at its start is not timed.
 
-        Returns the figures of ``ImageFeed.figures``, and two more for each stage. One is the share of the time in which
-        the stage worked. The other is the seconds that the stage takes for a batch alone.
+        Returns the figures of ``ImageFeed.figures``, and those of ``stage_figures`` for the timed seconds.
         """
         self._batches.clear()
         self._pipeline.head.start()
         self._pipeline.backbone.start()
         try:
-            with usage:
+            with usage, self._cores.head.bound():
                 for images in self.feed.batches(1 + num_batches + self._ahead):
+                    self._has_results.clear()
                     self._pipeline.feed(images)
+                    if self._one_by_one:
+                        self._has_results.wait(BATCH_TIMEOUT_S)  # ``finish`` would notice up to a millisecond later
                 self._pipeline.finish()
         finally:
             self._pipeline.backbone.stop(STUCK_S)
             self._pipeline.head.stop()
-        start, end = self.feed.timed_span(num_batches)
-        return self.feed.figures(num_batches) | self._stage_figures(start, end)
+        span = self.feed.timed_span(num_batches)
+        return self.feed.figures(num_batches) | stage_figures(self.timelines, span, num_batches)
 
-    def _stage_figures(self, start: float, end: float) -> Figures:
-        """Returns the share of the timed seconds in which each stage worked, and how long each takes if it works alone.
-
-        The backbone works alone on the turn's first batch, and the head on the turn's last batch.
-        """
-        slices = [batch.timeline.slices() for batch in self._batches]
-        backbone = [each[name] for each in slices for name in ("preprocess", "backbone")]
-        head = [each[name] for each in slices for name in ("head", "postprocess")]
-        return {
-            "backbone_busy": covered(backbone, start, end) / (end - start),
-            "head_busy": covered(head, start, end) / (end - start),
-            "backbone_alone_s": sum(until - since for since, until in backbone[:2]),
-            "head_alone_s": sum(until - since for since, until in head[-2:]),
-        }
+    @property
+    def timelines(self) -> list[Timeline]:
+        """The times of each batch of the last turn."""
+        return [batch.timeline for batch in self._batches]
 
     def close(self) -> None:
         """Frees the slots, and ends the head's process if it has one."""
@@ -176,6 +180,43 @@ class SplitPipeline:
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
         self.feed.record([detections])
+        if len(self.feed.labels) % self.feed.batch_size == 0:
+            self._has_results.set()
+
+
+def stage_spans(timelines: Sequence[Timeline]) -> dict[str, Spans]:
+    """Returns when each stage worked on batches, by its name: ``backbone`` (with pre-processing) or ``head``."""
+    slices = [timeline.slices() for timeline in timelines]
+    steps = {"backbone": ("preprocess", "backbone"), "head": ("head", "postprocess")}
+    return {stage: [each[step] for each in slices for step in its] for stage, its in steps.items()}
+
+
+def stage_figures(timelines: Sequence[Timeline], span: tuple[float, float], num_batches: int) -> Figures:
+    """Returns how long the stages of a pipeline worked in a turn.
+
+    Args:
+        timelines: the times of all batches of the turn.
+        span: when the clock started and stopped.
+        num_batches: how many batches were timed.
+
+    Returns:
+        Three figures for each stage. ``backbone_busy`` is the share of the timed seconds in which it worked.
+        ``backbone_s`` is its seconds a batch, while both stages work. ``backbone_alone_s`` is its seconds for a batch
+        alone: the backbone works alone on the turn's first batch, and the head on the last one. Besides, ``batch_s`` is
+        the median time from the closing of a batch until its results are out.
+    """
+    start, end = span
+    spans = stage_spans(timelines)
+    alone = {"backbone": spans["backbone"][:2], "head": spans["head"][-2:]}
+    figures = {"batch_s": statistics.median(each.delivered - each.closed for each in timelines[1 : num_batches + 1])}
+    for stage, its in spans.items():
+        worked_s = covered(its, start, end)
+        figures |= {
+            f"{stage}_busy": worked_s / (end - start),
+            f"{stage}_s": worked_s / num_batches,
+            f"{stage}_alone_s": sum(until - since for since, until in alone[stage]),
+        }
+    return figures
 
 
 def covered(spans: Spans, start: float, end: float) -> float:

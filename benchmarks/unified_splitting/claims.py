@@ -20,6 +20,7 @@ from benchmarks.common.estimate import (
     ratio,
 )
 from benchmarks.common.report import Panel, Report
+from benchmarks.rivals.paper_000 import PAPERS_BATCH, papers_gain
 from benchmarks.unified_splitting.contest import (
     AS_BUILT,
     OPTIMISED,
@@ -30,9 +31,6 @@ from benchmarks.unified_splitting.contest import (
     MatchResult,
 )
 
-PAPERS_BATCH = 64
-PAPERS_GAINS = {"mobilenet_v2": "1.112x", "efficientnet_b2": "1.129x", "vit_tiny": "1.212x"}  # Table 1
-PAPERS_SMALL_BATCH, PAPERS_SMALL_BATCH_GAIN = 16, "1.03 to 1.04x"  # §6.4, all three models
 DETECTORS_GOAL = 1.1
 COPIES_CLAIM = "copy calls that splitting adds, planner's split point, most"
 
@@ -52,7 +50,7 @@ def gains_of(result: MatchResult) -> list[Claim]:
             unit="x",
             goal=1.25,
             turn_s=turn_s,
-            paper=papers_gain(result),
+            paper=papers_gain(result.model, result.batch_size),
         ),
         Claim(
             f"{name}, times the baseline prepared",
@@ -62,15 +60,6 @@ def gains_of(result: MatchResult) -> list[Claim]:
             turn_s=turn_s,
         ),
     ]
-
-
-def papers_gain(result: MatchResult) -> str:
-    """Returns the paper's gain over the model as built, for this model and batch size; empty if it has none."""
-    if result.model not in PAPERS_GAINS:
-        return ""
-    if result.batch_size == PAPERS_BATCH:
-        return PAPERS_GAINS[result.model]
-    return PAPERS_SMALL_BATCH_GAIN if result.batch_size == PAPERS_SMALL_BATCH else ""
 
 
 def gain(result: MatchResult, rival: str, over: str) -> Estimate:

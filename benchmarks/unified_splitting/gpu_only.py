@@ -1,4 +1,4 @@
-"""The rivals of split inference: the whole model on the GPU, as built, prepared, and optimised (§6.1).
+"""Rivals of split inference: the whole model on the GPU, prepared and optimised (§6.1). ``Baseline`` is the third one.
 
 All three rivals decode a detector's objects on the GPU. From a classifier, only the logits come to the CPU. Without a
 GPU, all three run on the CPU with the same code.
@@ -6,16 +6,15 @@ GPU, all three run on the CPU with the same code.
 
 from __future__ import annotations
 
-import copy
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks.unified_splitting.finish import Finish
+from benchmarks.rivals.finish import Finish
 from split_infer_ros.buffers.graph_input import GraphInput
 from split_infer_ros.buffers.host_arrays import torch_dtype
 from split_infer_ros.buffers.memory import Place
@@ -23,7 +22,6 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.cuda.cuda_graphs import SizedGraphs
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.preprocessing.preprocessor import make_preprocessor
 from split_infer_ros.runtime.captures import Capture, capture
@@ -36,34 +34,6 @@ IN_FLIGHT = 3  # batches at a time: one is gathered, one computed, one decoded
 Batches = Iterator[Sequence[Pixels]]
 Deliver = Callable[[Sequence[Detections]], None]
 Forward = Callable[[Tensor], Sequence[Tensor]]
-
-
-class Baseline:
-    """Runs the model as built, one batch after another: pre-process, upload, run, post-process, download.
-
-    Args:
-        entry: the model's entry in the catalogue.
-        module: the model as built. It is copied.
-        device: the device that runs the model and decodes a detector's outputs.
-        limits: the limits that decide which detections are kept.
-    """
-
-    def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device, limits: Limits) -> None:
-        self._entry = entry
-        self._module = copy.deepcopy(module).to(device).eval()
-        self._device = device
-        self._finish = Finish(entry, device, limits)
-
-    @torch.inference_mode()
-    def run(self, batches: Batches, deliver: Deliver) -> None:
-        """Runs all batches. Calls ``deliver`` with the detections of each batch."""
-        preprocess = self._entry.preprocess
-        for pictures in batches:
-            gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
-            images = torch.from_numpy(preprocess.normalise(gathered, channels_last=False))
-            outputs = self._module(images.to(self._device))
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            deliver(self._finish(outputs, pictures))
 
 
 class Prepared:

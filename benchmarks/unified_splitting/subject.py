@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common.images import draw_images
+from benchmarks.rivals.as_built import Baseline
+from benchmarks.rivals.finish import limits_for
 from benchmarks.rivals.image_feed import ImageFeed
+from benchmarks.rivals.paper_000 import papers_split_point
 from benchmarks.rivals.pipelines import SplitPipeline
 from benchmarks.unified_splitting.copy_calls import CopyCalls, SharedSlots, count_copy_calls
-from benchmarks.unified_splitting.gpu_only import Baseline
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.candidates import SuppressOverlaps
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.detections import Limits
-from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
@@ -31,8 +31,6 @@ from split_infer_ros.split.profile_samples import make_profile
 from split_infer_ros.split.torch_network import TorchNetwork
 
 NUM_IMAGES = 64
-TOP_1 = Limits(score_threshold=0.0, max_detections=1)
-CANDIDATES_PER_IMAGE = 400  # how many candidates a detector's threshold leaves
 MIN_TURNS = 16  # the fewest turns of a full run, at each batch size
 MIN_BATCHES = 2  # the fewest batches timed in a turn, so that stages overlap
 TRIAL_BATCHES = 3
@@ -104,12 +102,8 @@ class Subject:
 
     @property
     def papers_split_point(self) -> str:
-        """The name of the split point between the features and the classifier (§4.4); in a detector, before its heads.
-
-        In a classifier, this is the default split point of the catalogue. The paper has no detectors.
-        """
-        backbone_points = [point.name for point in self.model.split_points if point.name.startswith("backbone.")]
-        return backbone_points[-1] if backbone_points else self.model.split_point("default").name
+        """The name of the paper's split point; see ``papers_split_point``."""
+        return papers_split_point(self.model)
 
     def split_at(self, split_point: str, batch_size: int, two_processes: bool = False) -> SplitPipeline:
         """Returns a pipeline at a split point, in one process or in two."""
@@ -176,18 +170,3 @@ class Subject:
             split_points=self.model.split_points,
             samples=samples,
         )
-
-
-@torch.inference_mode()
-def limits_for(entry: ModelEntry, module: nn.Module, images: Tensor) -> Limits:
-    """Returns limits that keep a classifier's best class, or about ``CANDIDATES_PER_IMAGE`` candidates of a detector.
-
-    Args:
-        entry: the model's entry in the catalogue.
-        module: the model.
-        images: a batch of inputs, (N, C, H, W). A detector's score threshold is chosen from its scores in them.
-    """
-    if not isinstance(entry.decode, SuppressOverlaps):
-        return TOP_1
-    scores = entry.decode.candidates(module(images)).scores.flatten(1)
-    return Limits(float(scores.topk(CANDIDATES_PER_IMAGE, dim=1).values[:, -1].median()))

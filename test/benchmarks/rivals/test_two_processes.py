@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from benchmarks.common.images import draw_images
+from benchmarks.rivals.finish import TOP_1
 from benchmarks.rivals.head_process import HeadProcess, Work
 from benchmarks.rivals.image_feed import ImageFeed
 from benchmarks.rivals.pipelines import SplitPipeline
-from benchmarks.unified_splitting.subject import TOP_1
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise

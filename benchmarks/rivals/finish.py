@@ -1,17 +1,20 @@
-"""Turns a whole model's outputs into detections, for rivals that do not split the model."""
+"""Turns a whole model's outputs into detections, for rivals that do not split it. Chooses which detections all keep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.candidates import SuppressOverlaps, suppress
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.graph import symbolic_trace
+
+TOP_1 = Limits(score_threshold=0.0, max_detections=1)
+CANDIDATES_PER_IMAGE = 400  # how many candidates a detector's threshold leaves
 
 
 class Finish:
@@ -46,3 +49,18 @@ class Finish:
             boxes = self._entry.preprocess.to_source(found.boxes, picture.height, picture.width)
             results.append(Detections(boxes, found.scores, found.labels))
         return results
+
+
+@torch.inference_mode()
+def limits_for(entry: ModelEntry, module: nn.Module, images: Tensor) -> Limits:
+    """Returns limits that keep a classifier's best class, or about ``CANDIDATES_PER_IMAGE`` candidates of a detector.
+
+    Args:
+        entry: the model's entry in the catalogue.
+        module: the model.
+        images: a batch of inputs, (N, C, H, W). A detector's score threshold is chosen from its scores in them.
+    """
+    if not isinstance(entry.decode, SuppressOverlaps):
+        return TOP_1
+    scores = entry.decode.candidates(module(images)).scores.flatten(1)
+    return Limits(float(scores.topk(CANDIDATES_PER_IMAGE, dim=1).values[:, -1].median()))
