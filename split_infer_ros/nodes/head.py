@@ -40,7 +40,11 @@ END_S = 5.0  # a thread that takes longer to end is left alone: a user's decoder
 
 @dataclass(frozen=True)
 class HeadParameters(ModelParameters):
-    """The parameters of the node ``head``."""
+    """The parameters of the node ``head``.
+
+    Raises:
+        ConfigurationError: the engine is unknown, or the process may not use one of the cores.
+    """
 
     PURPOSE: ClassVar[str] = "How the head computes, and where features come from"
 
@@ -73,6 +77,15 @@ class HeadParameters(ModelParameters):
     lazy: bool = like(ImageParameters, "lazy", purpose="")
     limits: Limits = part(Limits())
     weights: WeightsSettings = part(WeightsSettings())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.cores is not None  # parsed before a node of this process loads a model
+
+    @property
+    def cores(self) -> Cores:
+        """The cores of the head."""
+        return Cores.parse(self.head_cores, "head_cores")
 
 
 class HeadNode(ManagedNode[HeadParameters]):
@@ -134,8 +147,9 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
-        cores = Cores.parse(values.head_cores, "head_cores")
-        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.head_threads, cores)
+        num_threads = values.head_threads or default_head_threads(
+            choose_device("auto"), tuned.head_threads, values.cores
+        )
         expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's settings, unless the user set others
         self._stage = HeadStage.open(
             self._model,
@@ -143,7 +157,7 @@ class HeadNode(ManagedNode[HeadParameters]):
             deliver=self._publish,
             on_error=self.warn,
             num_threads=num_threads,
-            cores=cores,
+            cores=values.cores,
             weights=values.weights,
             batch_size=expected.batch_size or 1,
             split_point=expected.split_point,

@@ -2,6 +2,9 @@
 
 Linux keeps a set for each thread, and a new thread inherits the set of the thread that starts it. So whoever builds or
 starts a stage is bound meanwhile. All threads of the stage, those of its engine included, then have the stage's cores.
+
+OpenVINO's library for threads, TBB, binds a thread to all cores of the process during each call. It does so by the
+library hwloc. hwloc binds nothing if an environment variable says that the machine is another one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from split_infer_ros.errors import ConfigurationError
 
 CPUS = Path("/sys/devices/system/cpu")
 MAX_NUMBER = 8191  # Linux supports no more processors
+HWLOC_BINDS = "HWLOC_THISSYSTEM"  # 0: hwloc binds no threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ class Cores:
     @classmethod
     def parse(cls, text: str, name: str) -> Cores:
         """Returns the set that a text lists, such as ``0-3,6``. An empty text means a set that binds nothing.
+
+        From then on, hwloc binds no threads of this process, unless the user's environment says otherwise. Call this
+        before OpenVINO is imported.
 
         Args:
             text: numbers and ranges, separated by commas.
@@ -58,6 +65,8 @@ class Cores:
             raise ConfigurationError(
                 f"{name} cannot be {text!r}; this process may use {as_text(_AT_START - barred)}, not {as_text(barred)}."
             )
+        if found:
+            os.environ.setdefault(HWLOC_BINDS, "0")
         return found
 
     def __bool__(self) -> bool:

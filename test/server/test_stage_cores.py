@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,10 @@ from split_infer_ros.server.server import Server
 from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
+CHILD_S = 100  # a bound on the process that a test starts; the test's own bound lies above it
 ALLOWED = frozenset(os.sched_getaffinity(0))
 FIRST, LAST = frozenset([min(ALLOWED)]), frozenset([max(ALLOWED)])
 SETTINGS = StageSettings(split_point="left", batch_size=2, drop_policy=DropPolicy.BLOCK)
@@ -131,3 +136,49 @@ def test_a_profile_belongs_to_its_cores(tmp_path: Path) -> None:
     for other in (StageCores(), StageCores(Cores(LAST), Cores(FIRST)), StageCores(Cores(FIRST))):
         with pytest.raises(ConfigurationError, match="was not measured yet"):
             profile_model(Profiler(model, cores=other), [2], database, may_measure=False)
+
+
+WATCHED = """
+import sys, threading, time
+from test_stage_cores import FIRST, LAST, cores_by_name, load, run
+finds = []
+pipeline = load()
+def watch():
+    while not done.is_set():
+        named = cores_by_name()
+        finds.append((frozenset(named.get("dispatch", FIRST)), frozenset(named.get("head", LAST))))
+        time.sleep(0.0005)
+done = threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
+run(pipeline)
+done.set()
+watcher.join()
+assert len(finds) > 20, finds
+assert set(finds) == {(FIRST, LAST)}, set(finds)
+"""
+
+
+def load() -> LocalPipeline:
+    settings = replace(SETTINGS, split_point="features.7", backbone_cores=str(min(ALLOWED)))
+    cores = StageCores.parse(
+        settings.backbone_cores, str(max(ALLOWED))
+    )  # as a node does it, before the model is loaded
+    spec = ModelSpec("mobilenet_v2", "random", "cpu", execution_config=ExecutionConfig(engine=Engine.OPENVINO))
+    return LocalPipeline(load_model(spec), settings, head_cores=cores.head)
+
+
+def run(pipeline: LocalPipeline) -> None:
+    with pipeline:
+        assert len(list(pipeline.run([np.zeros((224, 224, 3), np.uint8)] * 60))) == 60
+
+
+@pytest.mark.timeout(2 * CHILD_S)
+def test_openvino_does_not_bind_threads_anew() -> None:
+    """Its library for threads would bind them to all cores during each call. A new process has not loaded it yet."""
+    subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        timeout=CHILD_S,
+        check=True,
+    )

@@ -19,7 +19,11 @@ from split_infer_ros.split.planner import Goal
 
 @dataclass(frozen=True)
 class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
-    """The parameters of the node ``backbone``."""
+    """The parameters of the node ``backbone``.
+
+    Raises:
+        ConfigurationError: the engine is unknown, or the process may not use one of the cores.
+    """
 
     PURPOSE: ClassVar[str] = "Split point, batches and features"
 
@@ -51,13 +55,13 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
         ("image",), "The image topics of the cameras. Frames of all cameras share batches.", read_only=True
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.cores is not None  # parsed before a node of this process loads a model
+
     @property
     def cores(self) -> StageCores:
-        """The cores of each stage.
-
-        Raises:
-            ConfigurationError: a parameter lists none, or cores that the process may not use.
-        """
+        """The cores of each stage."""
         return StageCores.parse(self.stage.backbone_cores, self.head_cores)
 
     @property

@@ -14,6 +14,7 @@ from split_infer_ros.nodes.parameters.common import LoadParameters, TraceParamet
 from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, part
 from split_infer_ros.nodes.transports import INTRA_PROCESS
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant, check_unique_names
 from split_infer_ros.setting import like, setting
@@ -38,7 +39,8 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
     """The parameters of the node ``tenants``.
 
     Raises:
-        ConfigurationError: the engine is unknown, or a tenant's name is not allowed or listed twice.
+        ConfigurationError: the engine is unknown, the process may not use one of the cores, or a tenant's name is not
+            allowed or listed twice.
     """
 
     PURPOSE: ClassVar[str] = "Tenants and their batches"
@@ -69,6 +71,7 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
 
     def __post_init__(self) -> None:
         check_engine(self.shared.engine)
+        StageCores.parse(self.shared.backbone_cores, self.shared.head_cores)
         if "" in self.tenants:
             raise ConfigurationError("A tenant cannot be named ''; it takes letters and digits, with a letter first.")
         declared = {name: self._tenant(name) for name in self.of}
