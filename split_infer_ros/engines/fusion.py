@@ -6,6 +6,7 @@ start-up.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, fx, nn
 
 CallSignature = tuple[torch.Size, int]  # the input's shape and the number of threads
-MAX_SIGNATURES = 32  # for which weights are packed at a time
+MAX_SIGNATURES = 256  # whose weights are chosen at a time
 MAX_LAYOUTS = 3  # packed copies of one convolution's weights
+_PACKING = threading.Lock()  # a convolution has none of its own, because networks are copied
 
 
 class FusedConv2d(nn.Module):
@@ -23,8 +25,8 @@ class FusedConv2d(nn.Module):
     Both modules are read once; later changes to them have no effect. A call signature is the input's shape and the
     number of threads. The best layout of the weights depends on it. Weights in the layout of another signature are
     converted at every call, which makes a network three to ten times slower. Plain weights cost about a tenth more time
-    than packed ones. Therefore weights are packed for each signature that comes twice, as long as they need few
-    layouts. Other calls take the plain weights.
+    than packed ones. Therefore weights are packed for each signature that comes twice, in the first few layouts that
+    are needed. Other calls take the plain weights.
 
     Signatures alternate in four cases. Requests are merged into batches of many sizes. A detector runs one convolution
     on maps of several sizes. The last batch of a burst is smaller. When the split point moves, another thread runs the
@@ -51,8 +53,8 @@ class FusedConv2d(nn.Module):
         self.weight = convolution.weight.detach()
         # Dictionaries are replaced, not changed: two threads run here while a split point moves.
         self._seen: dict[CallSignature, None] = {}  # signatures that came once, the latest last
-        self._packed: dict[CallSignature, Tensor] = {}  # the tensors are opaque: they cannot be saved or moved
-        self._layouts: dict[bytes, Tensor] = {}  # the tensors of ``_packed``
+        self._chosen: dict[CallSignature, Tensor] = {}  # the plain weights, or packed ones
+        self._layouts: dict[bytes, Tensor] = {}  # packed weights; they are opaque: they cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps (N, C, H, W) to (N, C', H', W').
@@ -67,7 +69,8 @@ class FusedConv2d(nn.Module):
 
     def is_packed_for(self, shape: Sequence[int]) -> bool:
         """Returns whether the weights are packed for an input of this shape, with the calling thread's threads."""
-        return (torch.Size(shape), torch.get_num_threads()) in self._packed
+        chosen = self._chosen.get((torch.Size(shape), torch.get_num_threads()), self.weight)
+        return chosen is not self.weight
 
     @property
     def num_layouts(self) -> int:
@@ -76,24 +79,29 @@ class FusedConv2d(nn.Module):
 
     def _weights(self, shape: torch.Size) -> Tensor:
         call = shape, torch.get_num_threads()
-        found = self._packed.get(call)
+        found = self._chosen.get(call)
         if found is not None:
             return found
         if call in self._seen:
-            return self._pack(call)
+            with _PACKING:
+                return self._choose(call)
         self._seen = dict.fromkeys([*self._seen, call][-MAX_SIGNATURES:])
         return self.weight
 
-    def _pack(self, call: CallSignature) -> Tensor:
-        """Returns the weights in the best layout for a signature, and keeps them. Equal layouts share one copy."""
+    def _choose(self, call: CallSignature) -> Tensor:
+        """Chooses the weights for all further calls of a signature (``_PACKING`` held).
+
+        They are packed if the best layout is one of those that are kept, or if another one may be kept.
+        """
         packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *self.geometry, list(call[0]))
         layout = torch.ops.mkldnn._get_mkldnn_serialized_md(packed).numpy().tobytes()
-        packed = self._layouts.get(layout, packed)
-        self._layouts = {**self._layouts, layout: packed}
-        if len(self._layouts) > MAX_LAYOUTS or len(self._packed) >= MAX_SIGNATURES:
-            self._layouts, self._packed = {layout: packed}, {}  # what is in use is soon packed again
-        self._packed = {**self._packed, call: packed}
-        return packed
+        if len(self._chosen) >= MAX_SIGNATURES:
+            self._chosen, self._layouts = {}, {}
+        if layout not in self._layouts and len(self._layouts) < MAX_LAYOUTS:
+            self._layouts = {**self._layouts, layout: packed}
+        chosen = self._layouts.get(layout, self.weight)
+        self._chosen = {**self._chosen, call: chosen}
+        return chosen
 
 
 def fuse_convolutions(graph: fx.GraphModule) -> None:

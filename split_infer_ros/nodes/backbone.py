@@ -77,11 +77,11 @@ class BackboneNode(ManagedNode[BackboneParameters]):
                 batch_size=values.stage.batch_size,
                 measuring=Measuring(log.info, values.improve, values.min_agreement, cores),
             )
-            self._model = opened.model
-            for note in opened.notes:
-                log.warning(note)
-            log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
-            self._pipeline = BackbonePipeline.open(self, opened)
+        self._model = opened.model
+        for note in opened.notes:
+            log.warning(note)
+        log.info(f"{values.model.name} runs on {_engine_of(opened.model)}; {opened.best_known}")
+        self._pipeline = BackbonePipeline.open(self, opened)
         self.call_every(REPORT_PERIOD_S, self._report)
 
     def activate(self) -> None:

@@ -81,17 +81,18 @@ class BackbonePipeline:
         trace = open_trace(node, values.trace)
         database = Database.named(values.tuning_database)
         say = node.get_logger().info
-        chooser = SplitChooser(
-            model.device.type,
-            profile_finder(model, database, say, values.cores),
-            DWELL_S,
-            default=model.split_point(DEFAULT).name,
-            improve=improve_with(opened.profiles, values.improve),
-        )
-        auto_split = AutoSplit(chooser, say)
-        settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
-        if values.stage.split_point != AUTO:  # with ``auto`` it moves, so no number for one split point fits
-            model = best_known.with_tuned_threads(model, settings)
+        with values.cores.backbone.bound():
+            chooser = SplitChooser(
+                model.device.type,
+                profile_finder(model, database, say, values.cores),
+                DWELL_S,
+                default=model.split_point(DEFAULT).name,
+                improve=improve_with(opened.profiles, values.improve),
+            )
+            auto_split = AutoSplit(chooser, say)
+            settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
+            if values.stage.split_point != AUTO:  # with ``auto`` it moves, so no number for one split point fits
+                model = best_known.with_tuned_threads(model, settings)
         stage = BackboneStage(
             model,
             settings,
@@ -125,7 +126,8 @@ class BackbonePipeline:
     def start(self) -> None:
         """Starts the threads of the stage and of the automatic split point."""
         self.stage.start()
-        self._auto_split.start()
+        with self._node.values.cores.backbone.bound():  # its thread looks up what was measured on these cores
+            self._auto_split.start()
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Stops the threads of the stage and of the automatic split point.
@@ -143,7 +145,8 @@ class BackbonePipeline:
             ConfigurationError: the parameters are refused, and nothing has changed.
         """
         before = self._point()
-        self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
+        with values.cores.backbone.bound():
+            self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
         log_changes(self._node, before, self._point())
         self.limiter.max_rate_hz = values.max_rate_hz
 

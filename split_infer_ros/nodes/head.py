@@ -21,7 +21,7 @@ from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 from split_infer_ros.runtime.cache_pruning import limit_cache
-from split_infer_ros.runtime.cores import Cores
+from split_infer_ros.runtime.cores import StageCores
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.server.frame import Handle
 from split_infer_ros.server.head_stage import HeadStage
@@ -74,18 +74,24 @@ class HeadParameters(ModelParameters):
     )
     head_threads: int = like(SharedSettings, "head_threads")
     head_cores: str = like(SharedSettings, "head_cores")
+    backbone_cores: str = like(
+        StageSettings,
+        "backbone_cores",
+        description="The cores of a backbone in this process. The head then uses what was measured on as many cores.",
+        purpose="",
+    )
     lazy: bool = like(ImageParameters, "lazy", purpose="")
     limits: Limits = part(Limits())
     weights: WeightsSettings = part(WeightsSettings())
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.cores is not None  # parsed before a node of this process loads a model
+        StageCores.parse(self.backbone_cores, self.head_cores)  # before a node of this process loads a model
 
     @property
-    def cores(self) -> Cores:
-        """The cores of the head."""
-        return Cores.parse(self.head_cores, "head_cores")
+    def cores(self) -> StageCores:
+        """The cores of each stage."""
+        return StageCores.parse(self.backbone_cores, self.head_cores)
 
 
 class HeadNode(ManagedNode[HeadParameters]):
@@ -129,14 +135,16 @@ class HeadNode(ManagedNode[HeadParameters]):
         values = self.values
         limit_cache(values.cache_bytes)
         self.add_cleanup(self._unload)
-        opened = open_model(
-            values.model_spec,
-            values.weights,
-            Database.named(values.tuning_database),
-            engine=values.engine,
-            precision=values.precision,
-            accepts=self._accepted,
-        )
+        cores = values.cores
+        with cores.backbone.bound():
+            opened = open_model(
+                values.model_spec,
+                values.weights,
+                Database.named(values.tuning_database),
+                engine=values.engine,
+                precision=values.precision,
+                accepts=self._accepted,
+            )
         self._model, tuned = opened.model, opened.best_known
         for note in opened.notes:
             self.get_logger().warning(f"head: {note}")
@@ -147,9 +155,7 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
-        num_threads = values.head_threads or default_head_threads(
-            choose_device("auto"), tuned.head_threads, values.cores
-        )
+        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.head_threads, cores.head)
         expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's settings, unless the user set others
         self._stage = HeadStage.open(
             self._model,
@@ -157,7 +163,7 @@ class HeadNode(ManagedNode[HeadParameters]):
             deliver=self._publish,
             on_error=self.warn,
             num_threads=num_threads,
-            cores=values.cores,
+            cores=cores.head,
             weights=values.weights,
             batch_size=expected.batch_size or 1,
             split_point=expected.split_point,

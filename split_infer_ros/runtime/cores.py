@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +23,8 @@ from split_infer_ros.errors import ConfigurationError
 
 CPUS = Path("/sys/devices/system/cpu")
 MAX_NUMBER = 8191  # Linux supports no more processors
+_AT_START = frozenset(os.sched_getaffinity(0))
+_local = threading.local()  # outer: a thread's cores outside of ``bound``
 HWLOC_BINDS = "HWLOC_THISSYSTEM"  # 0: hwloc binds no threads
 
 
@@ -48,7 +52,7 @@ class Cores:
             name: the name of the setting, for errors.
 
         Raises:
-            ConfigurationError: the text is no such list, or the process may not use one of the cores.
+            ConfigurationError: the text is no such list, or the process could not use one of the cores at its start.
         """
         numbers: set[int] = set()
         for item in text.split(",") if text.strip() else ():
@@ -59,15 +63,14 @@ class Cores:
                     f"{name} cannot be {text!r}; it takes numbers of processors and ranges, such as 0-3,6."
                 )
             numbers.update(range(first, last + 1))
-        found = cls(frozenset(numbers), name)
-        barred = numbers - _AT_START | found.lost
+        barred = numbers - _AT_START
         if barred:
             raise ConfigurationError(
-                f"{name} cannot be {text!r}; this process may use {as_text(_AT_START - barred)}, not {as_text(barred)}."
+                f"{name} cannot be {text!r}; this process may use {as_text(_AT_START)}, not {as_text(barred)}."
             )
-        if found:
+        if numbers:
             os.environ.setdefault(HWLOC_BINDS, "0")
-        return found
+        return cls(frozenset(numbers), name)
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
@@ -75,9 +78,9 @@ class Cores:
     def __str__(self) -> str:
         return as_text(self.numbers)
 
-    def or_all(self) -> Cores:
-        """Returns these cores. If there are none and the calling thread is bound, returns all that the process had."""
-        return self if self or not is_bound() else Cores(_AT_START)
+    def or_outer(self) -> Cores:
+        """Returns these cores. If there are none, returns those that the calling thread has outside of ``bound``."""
+        return self or Cores(getattr(_local, "outer", None) or frozenset(os.sched_getaffinity(0)))
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -85,15 +88,18 @@ class Cores:
 
         If the process may use only some of them now, the thread gets those; with none of them, it stays as it was.
         """
-        if not self.numbers:
+        before = frozenset(os.sched_getaffinity(0))
+        if not self.numbers or self.numbers == before:
             yield
             return
-        before = os.sched_getaffinity(0)
+        outer = getattr(_local, "outer", None)
+        _local.outer = outer or before
         with suppress(OSError):  # none of them is left
             os.sched_setaffinity(0, self.numbers)
         try:
             yield
         finally:
+            _local.outer = outer
             with suppress(OSError):
                 os.sched_setaffinity(0, before)
 
@@ -102,8 +108,13 @@ class Cores:
         """Those of these cores that the process may not use: a container's limit changed, or one was switched off."""
         if not self.numbers:
             return frozenset()
+        with ThreadPoolExecutor(1) as thread:  # the set of a thread that tries stays small, once a limit made it small
+            return self.numbers - thread.submit(self._tried).result()
+
+    def _tried(self) -> set[int]:
+        """Returns the cores that the calling thread gets if it asks for these."""
         with self.bound():
-            return self.numbers - os.sched_getaffinity(0)
+            return os.sched_getaffinity(0)
 
     @property
     def fault(self) -> str:
@@ -116,16 +127,21 @@ class Cores:
         return f"{self.name} {self}: this process may not use {as_text(lost)} any more, so {rest}."
 
 
+ANY_CORE = Cores()
+
+
 @dataclass(frozen=True, slots=True)
 class StageCores:
     """The cores of the two stages of a pipeline.
 
     Attributes:
         backbone, head: the cores of all threads of the stage.
+        outer: the cores of the thread that made this object, outside of ``Cores.bound``.
     """
 
     backbone: Cores = Cores()
     head: Cores = Cores()
+    outer: Cores = field(default_factory=lambda: ANY_CORE.or_outer(), compare=False)
 
     @classmethod
     def parse(cls, backbone: str, head: str) -> StageCores:
@@ -143,8 +159,13 @@ class StageCores:
 
     @property
     def numbers(self) -> list[list[int]]:
-        """The numbers of the backbone's cores, and of the head's."""
-        return [sorted(each.numbers) for each in (self.backbone, self.head)]
+        """The numbers of the backbone's cores, of the head's, and of the outer ones."""
+        return [sorted(each.numbers) for each in (self.backbone, self.head, self.outer)]
+
+    @property
+    def of_head_threads(self) -> Cores:
+        """The cores on which the head's threads run; none if no stage has cores of its own."""
+        return self.head or (self.outer if self.backbone else ANY_CORE)
 
     @property
     def fault(self) -> str:
@@ -152,14 +173,17 @@ class StageCores:
         return " ".join(filter(None, (self.backbone.fault, self.head.fault)))
 
 
+ANY_CORES = StageCores()
+
+
 def num_cores() -> int:
     """Returns the number of cores that the calling thread may use. Two processors of one core count once."""
     return len({_core_of(number, CPUS) for number in os.sched_getaffinity(0)})
 
 
-def is_bound() -> bool:
-    """Returns whether the calling thread may not use all cores that the process could use at its start."""
-    return not os.sched_getaffinity(0) >= _AT_START
+def has_other_cores() -> bool:
+    """Returns whether the calling thread may use other cores than the process could at its start."""
+    return os.sched_getaffinity(0) != _AT_START
 
 
 def as_text(numbers: Collection[int]) -> str:
@@ -178,7 +202,3 @@ def _core_of(number: int, cpus: Path) -> str:
     """Returns a text that is the same for all processors of one core."""
     path = cpus / f"cpu{number}" / "topology" / "thread_siblings_list"
     return path.read_text() if path.exists() else str(number)
-
-
-_AT_START = frozenset(os.sched_getaffinity(0))
-ANY_CORE, ANY_CORES = Cores(), StageCores()

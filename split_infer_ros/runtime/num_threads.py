@@ -27,7 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from split_infer_ros.runtime.cores import ANY_CORE, Cores, is_bound, num_cores
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, has_other_cores, num_cores
 from split_infer_ros.runtime.device import Device
 
 Result = TypeVar("Result")
@@ -40,11 +40,16 @@ def threads_at_start() -> int:
 
     It is the number of cores, or the first number in ``OMP_NUM_THREADS`` if that is smaller.
     """
-    asked = re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get(VARIABLE, ""))
-    return min(int(asked[1]), num_cores()) if asked else num_cores()
+    return _threads_on(num_cores(), os.environ.get(VARIABLE, ""))
 
 
-_MAX_THREADS = threads_at_start()  # read before anything in this process changes the variable
+def _threads_on(count: int, variable: str) -> int:
+    """Returns the number of threads on ``count`` cores, with this value of the variable."""
+    asked = re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", variable)
+    return min(int(asked[1]), count) if asked else count
+
+
+_MAX_THREADS, _VALUE = threads_at_start(), os.environ.get(VARIABLE, "")  # before anything changes the variable
 # torch_threads, num_threads: how many threads torch and another engine use for the calling thread
 # num_lanes: see engine_lanes
 _engine = threading.local()
@@ -53,10 +58,10 @@ _engine = threading.local()
 def max_threads() -> int:
     """Returns how many threads the calling thread's operations may use at most.
 
-    It is the number that this process was given when it started. A thread that is bound to fewer cores has one for each
-    of them.
+    It is the number that this process was given when it started. A thread that is bound to other cores has one for each
+    of them, or as many as ``OMP_NUM_THREADS`` said if that is fewer.
     """
-    return min(_MAX_THREADS, num_cores()) if is_bound() else _MAX_THREADS
+    return _threads_on(num_cores(), _VALUE) if has_other_cores() else _MAX_THREADS
 
 
 def fewer_than_all(num_threads: int) -> int:
@@ -151,9 +156,9 @@ def default_head_threads(backbone_device: Device, tuned: int = 0, cores: Cores =
     Args:
         backbone_device: where the backbone partition runs.
         tuned: the number that tuning found; 0 if it found none.
-        cores: the head's own cores, if it has any.
+        cores: the head's own cores, if it has any. If not, it may use those of the calling thread.
     """
-    with cores.or_all().bound():
+    with cores.bound():
         return max_threads() if cores or backbone_device.type == "cuda" else tuned or 1
 
 

@@ -83,6 +83,7 @@ class HeadStage:
     ) -> None:
         self.limits = limits
         self.cores = cores
+        self._own_cores = cores.or_outer()  # later callers may be bound for the backbone
         self.refused: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self._model = model
@@ -120,7 +121,7 @@ class HeadStage:
             ConfigurationError: weights cannot be packed, the packed file has other weights than this model, or the
                 engine cannot run the head.
         """
-        with cores.or_all().bound():  # an engine's threads inherit the cores; the caller may be bound for the backbone
+        with cores.or_outer().bound():  # an engine's threads inherit the cores
             partitions = HeadPartitions.open(
                 model,
                 weights or WeightsSettings(),
@@ -133,7 +134,7 @@ class HeadStage:
 
     def start(self) -> None:
         """Begins to process handles, until ``stop``. A stopped stage can be started again."""
-        with self.cores.or_all().bound():
+        with self._own_cores.bound():
             self._postprocess_thread.start()
             self._head_thread.start()
 
@@ -143,7 +144,7 @@ class HeadStage:
         Raises:
             ConfigurationError: the weights cannot be kept or streamed as the settings say. Nothing has changed.
         """
-        with self.cores.or_all().bound():
+        with self._own_cores.bound():
             self._partitions.configure(weights)
 
     @property
@@ -169,7 +170,7 @@ class HeadStage:
             ConfigurationError: there is no such split point, or the engine cannot run the head.
         """
         if model == self._model.entry.name:
-            with self.cores.or_all().bound():
+            with self._own_cores.bound():
                 self._partitions.prepare(split_point, batch_size)
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:

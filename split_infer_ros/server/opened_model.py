@@ -31,7 +31,7 @@ class OpenedModel:
         notes: sentences for the user, such as why the model runs in another precision.
         split_point: the split point if the settings leave it open: the one that tuning found, or ``default``.
         find_profile: returns the model's profile on this machine.
-        head_threads: threads for the head's operations if the settings give no number; 0: the default of the machine.
+        head_threads: threads for the head's operations if the settings give no number and no cores; 0: the default.
         head_weights: where the head's weights are.
         transport: the transport to a head that the server does not run; None: the server runs the head.
         rivals: proposes engines that may run the model faster; None: none are tried.

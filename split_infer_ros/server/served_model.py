@@ -98,13 +98,14 @@ class ServedModel:
         transport = opened.transport
         if transport is None:
             cores = Cores.parse(settings.head_cores, "head_cores")
+            with cores.or_outer().bound():
+                usual_threads = default_head_threads(opened.model.device, cores=cores)
             self.head = HeadStage.open(
                 opened.model,
                 limits,
                 deliver=partial(callbacks.deliver, self),
                 on_error=self._report_head,
-                num_threads=settings.head_threads
-                or default_head_threads(opened.model.device, opened.head_threads, cores),
+                num_threads=settings.head_threads or (0 if cores else opened.head_threads) or usual_threads,
                 cores=cores,
                 weights=opened.head_weights,
                 batch_size=settings.largest_batch,

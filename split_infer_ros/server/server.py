@@ -189,7 +189,7 @@ class Server:
             ConfigurationError: a read-only setting would change, or a model refuses one. The old settings stay.
         """
         plan_changer = self._registry.plan_changer
-        with self._changing:
+        with self._changing, self._cores.backbone.bound():
             self._settings.check_change(settings)
             moved = self._models.are_moved_from(settings.stage)
             if settings == self._settings and not moved:  # a rival's plan may be in force, with rules of its own
@@ -197,8 +197,7 @@ class Server:
                 return
             try:
                 changed = moved or (settings.stage, settings.goal) != (self._settings.stage, self._settings.goal)
-                with self._cores.backbone.bound():
-                    changes = plan_changer.prepare(settings, self._running) if changed else []
+                changes = plan_changer.prepare(settings, self._running) if changed else []
             except Exception as error:
                 self._admission.report_loss({"settings": error})
                 raise

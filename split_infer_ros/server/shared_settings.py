@@ -132,9 +132,9 @@ class SharedSettings(StageSettings):
     allow_user_code: bool = like(ModelSpec, "allow_user_code", read_only=True)
     head_threads: int = setting(
         0,
-        "How many threads compute the head. 0: one for each of head_cores. Without them, as many as there are cores if "
-        "the machine has a GPU, otherwise the number that tuning found, or one. If the backbone of the node head runs "
-        "on the CPU of a machine with a GPU, set 1.",
+        "How many threads compute the head. 0: one for each core of head_cores. Without them, as many as there are "
+        "cores if the machine has a GPU, otherwise the number that tuning found, or one. If the backbone of the node "
+        "head runs on the CPU of a machine with a GPU, set 1.",
         minimum=0,
         maximum=1024,
         read_only=True,

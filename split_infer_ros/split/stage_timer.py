@@ -100,8 +100,8 @@ class StageTimer:
             model.execution_config.engine.use_threads(model.execution_config.threads)
             _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
-        num_threads = default_head_threads(model.device, cores=self._cores.head)
-        with self._cores.head.or_all().bound():
+        with self._cores.of_head_threads.bound():
+            num_threads = default_head_threads(model.device, cores=self._cores.head)
             heads_s, decode_s = run_with_threads(num_threads, lambda: self._time_heads(head_segments, to_host(images)))
         return [
             PointSamples(

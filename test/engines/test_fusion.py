@@ -106,14 +106,34 @@ def test_weights_are_packed_for_each_repeated_call_signature(monkeypatch: pytest
     assert packed_at(8)
 
 
-def test_packed_copies_are_bounded() -> None:
+def test_signatures_are_bounded() -> None:
     fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
-    for side in range(4, 4 + 3 * MAX_SIGNATURES):
+    for side in range(4, 5 + MAX_SIGNATURES):
         for _ in range(2):
-            fused(torch.zeros(1, 3, side, side))
-        assert fused.is_packed_for((1, 3, side, side))
+            fused(torch.zeros(1, 3, side, 4))
         assert fused.num_layouts <= MAX_LAYOUTS
     assert not fused.is_packed_for((1, 3, 4, 4))
+    assert fused.is_packed_for((1, 3, 4 + MAX_SIGNATURES, 4))
+
+
+def test_more_layouts_than_are_kept_are_not_packed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a detector's convolution that runs on maps of many sizes."""
+    fused, packs = FusedConv2d(nn.Conv2d(8, 8, 3), None), 0
+    pack = torch.ops.mkldnn._reorder_convolution_weight
+
+    def count(weight: torch.Tensor, *arguments: object) -> torch.Tensor:
+        nonlocal packs
+        packs += 1
+        return pack(weight, *arguments)
+
+    layouts = {size: torch.tensor([size], dtype=torch.uint8) for size in range(MAX_LAYOUTS + 2)}
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_convolution_weight", count)
+    monkeypatch.setattr(torch.ops.mkldnn, "_get_mkldnn_serialized_md", lambda packed: layouts[packs - 1])
+    for _ in range(5):
+        for side in range(4, 4 + len(layouts)):
+            fused(torch.zeros(1, 8, side, side))
+    assert packs == len(layouts)
+    assert [fused.is_packed_for((1, 8, side, side)) for side in range(4, 9)] == [True] * MAX_LAYOUTS + [False] * 2
 
 
 def test_calls_of_one_layout_share_a_copy() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cores as module
 from split_infer_ros.runtime import num_threads
-from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores, as_text, is_bound, num_cores
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores, as_text, num_cores
 from split_infer_ros.runtime.device import CPU, Device
 
 ALLOWED = frozenset(os.sched_getaffinity(0))
@@ -105,19 +105,45 @@ def test_no_numbers_bind_nothing() -> None:
 
 
 @two_needed
-def test_a_bound_thread_computes_with_one_thread_a_core() -> None:
+def test_a_bound_thread_computes_with_one_thread_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(num_threads, "_VALUE", "")
     everything = num_threads.max_threads()
     with Cores(ONE).bound():
-        assert is_bound()
         assert num_threads.max_threads() == num_cores() == 1
         assert num_threads.fewer_than_all(1) == 0
         num_threads.use_engine_threads(0)
         assert num_threads.engine_threads() == 1
-        with ANY_CORE.or_all().bound():
-            assert not is_bound()
+        with ANY_CORE.or_outer().bound():
+            assert os.sched_getaffinity(0) == ALLOWED
             assert num_threads.max_threads() == everything
-    assert not is_bound()
-    assert ANY_CORE.or_all() is ANY_CORE
+            with Cores(ONE).bound():
+                assert ANY_CORE.or_outer().numbers == ALLOWED
+        assert os.sched_getaffinity(0) == ONE
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+@two_needed
+def test_a_thread_that_its_owner_has_bound_keeps_that() -> None:
+    """Nothing undoes what the program around a pipeline has chosen."""
+    os.sched_setaffinity(0, ONE)
+    try:
+        assert ANY_CORE.or_outer().numbers == ONE
+        with Cores(ALLOWED).bound():
+            assert ANY_CORE.or_outer().numbers == StageCores().outer.numbers == ONE
+        assert os.sched_getaffinity(0) == ONE
+    finally:
+        os.sched_setaffinity(0, ALLOWED)
+
+
+@two_needed
+def test_more_cores_than_at_the_start_are_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that measures begins on the backbone's cores, and times the head on others."""
+    monkeypatch.setattr(module, "_AT_START", ONE)
+    monkeypatch.setattr(num_threads, "_MAX_THREADS", 1)
+    monkeypatch.setattr(num_threads, "_VALUE", "")
+    assert num_threads.max_threads() == num_cores()
+    monkeypatch.setattr(num_threads, "_VALUE", "1")
+    assert num_threads.max_threads() == 1
 
 
 @pytest.mark.parametrize(
@@ -128,17 +154,20 @@ def test_a_head_has_a_thread_for_each_core_of_its_own(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, device: Device, tuned: int, own: str, threads: int
 ) -> None:
     monkeypatch.setattr(num_threads, "_MAX_THREADS", 8)
+    monkeypatch.setattr(num_threads, "_VALUE", "")
     monkeypatch.setattr(module, "_core_of", lambda number, cpus: str(number))
-    kernel.bound = {0}  # the thread that builds the stage is bound for the backbone
+    before = set(kernel.bound)
     cores = Cores.parse(own, "head_cores")
-    assert num_threads.default_head_threads(device, tuned, cores) == threads
-    assert kernel.bound == {0}
+    with cores.or_outer().bound():
+        assert num_threads.default_head_threads(device, tuned, cores) == threads
+    assert kernel.bound == before
 
 
 def test_cores_that_are_taken_away_are_named(kernel: Kernel) -> None:
     cores = StageCores.parse("0-3", "6,7")
     assert not cores.fault
     kernel.allowed = {0, 1, 2, 6, 7}
+    assert Cores.parse("0-3", "backbone_cores") == cores.backbone, "other settings can still change"
     assert cores.fault == ("backbone_cores 0-3: this process may not use 3 any more, so its threads run on 0-2.")
     kernel.allowed = {4}
     assert cores.head.fault == (
@@ -146,14 +175,18 @@ def test_cores_that_are_taken_away_are_named(kernel: Kernel) -> None:
     )
     with cores.head.bound():
         assert kernel.get(0) == {4}
+        assert num_threads.max_threads() == 1
     kernel.allowed = set(range(8))
     assert not cores.fault
 
 
 def test_another_process_gets_the_same_cores(kernel: Kernel) -> None:
     cores = StageCores.parse("0-1", "")
-    assert StageCores.of_numbers(cores.numbers) == cores
-    assert cores.numbers == [[0, 1], []]
+    other = StageCores.of_numbers(cores.numbers)
+    assert other == cores
+    assert cores.numbers == [[0, 1], [], list(range(8))]
+    assert other.of_head_threads.numbers == frozenset(range(8))
+    assert StageCores.parse("0", "1").of_head_threads.numbers == {1}
 
 
 def test_an_absent_core_does_not_unbind() -> None:

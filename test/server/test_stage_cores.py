@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from proposed_rivals import Camera, Proposed
+from tenant_server import until
 from two_branch_net import SIDE, two_roads
+from two_stages import Stages
 
 from split_infer_ros.autotuning import opening
 from split_infer_ros.engines.engine import Engine
@@ -22,6 +26,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores
 from split_infer_ros.runtime.device import CPU
 from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.local import LocalPipeline
 from split_infer_ros.server.profiling.profiler import Effort, Profiler
 from split_infer_ros.server.profiling.stored_profile import profile_model
@@ -30,6 +35,7 @@ from split_infer_ros.server.settings import DropPolicy, StageSettings
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 
 CHILD_S = 100  # a bound on the process that a test starts; the test's own bound lies above it
@@ -182,3 +188,32 @@ def test_openvino_does_not_bind_threads_anew() -> None:
         timeout=CHILD_S,
         check=True,
     )
+
+
+class Asked(Proposed):
+    """Proposes nothing, and notes the cores of the thread that asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cores: list[frozenset[int]] = []
+
+    def next(
+        self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
+    ) -> Rival | None:
+        self.cores.append(frozenset(os.sched_getaffinity(0)))
+        return super().next(model, split_point, is_over, take_image)
+
+
+def test_rivals_are_sought_on_the_cores_of_the_backbone() -> None:
+    """Also once settings have changed, by a thread that is not bound."""
+    asked, settings = Asked(), StageSettings(drop_policy=DropPolicy.BLOCK, backbone_cores=str(min(ALLOWED)))
+    stages = Stages(settings, rivals=asked)
+    try:
+        camera = Camera(stages)
+        until(lambda: asked.asked == 1)
+        stages.backbone.configure(replace(settings, batch_size=2))
+        until(lambda: asked.asked == 2)
+        camera.finish()
+    finally:
+        stages.close()
+    assert asked.cores == [FIRST, FIRST]

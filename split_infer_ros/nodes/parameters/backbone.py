@@ -57,7 +57,7 @@ class BackboneParameters(ModelParameters, TraceParameters, ImageParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.cores is not None  # parsed before a node of this process loads a model
+        StageCores.parse(self.stage.backbone_cores, self.head_cores)  # before a node of this process loads a model
 
     @property
     def cores(self) -> StageCores:

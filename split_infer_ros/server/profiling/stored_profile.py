@@ -122,5 +122,5 @@ def _task(model: SplitModel, image: Pixels | None, cores: StageCores) -> dict[st
     if model.execution_config != ExecutionConfig():
         task["form"] = model.execution_config.as_json()
     if cores != ANY_CORES:
-        task["cores"] = cores.numbers
+        task["cores"] = cores.numbers[:2]
     return task
