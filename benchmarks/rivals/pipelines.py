@@ -13,10 +13,11 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from benchmarks.common.turns import rotated
 from benchmarks.rivals.head_process import Weights
 from benchmarks.rivals.image_feed import Batches, Figures, ImageFeed
 from benchmarks.rivals.two_processes import TwoProcessPipeline
@@ -221,10 +222,41 @@ def stage_figures(timelines: Sequence[Timeline], span: tuple[float, float], num_
 
 def covered(spans: Spans, start: float, end: float) -> float:
     """Returns the seconds between start and end that lie in at least one of the spans."""
-    total, reached = 0.0, start
+    return sum(max(0.0, min(until, end) - max(since, start)) for since, until in merged(spans))
+
+
+def merged(spans: Spans) -> Spans:
+    """Returns the spans in order. Those that touch or overlap become one."""
+    found: list[tuple[float, float]] = []
     for since, until in sorted(spans):
-        since, until = max(since, reached), min(until, end)
-        if until > since:  # nothing is left of a span behind the end
-            total += until - since
-            reached = until
-    return total
+        if found and since <= found[-1][1]:
+            found[-1] = found[-1][0], max(until, found[-1][1])
+        else:
+            found.append((since, until))
+    return found
+
+
+def figure_key(rival: str, figure: str) -> str:
+    """Returns the key under which a contest stores a rival's figure."""
+    return f"{rival}: {figure}"
+
+
+def figures_of_turns(
+    rivals: Mapping[str, Rival],
+    number: int,
+    num_batches: int,
+    usage_of: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+) -> Figures:
+    """Lets each rival take a turn, in an order that changes with ``number``. Returns the figures by ``figure_key``.
+
+    Args:
+        rivals: the rivals, by name.
+        number: the number of the turn, from 0.
+        num_batches: how many batches of each rival are timed.
+        usage_of: returns the context in which a rival's batches run.
+    """
+    figures: Figures = {}
+    for name in rotated(list(rivals), number):
+        of_rival = rivals[name].take_turn(num_batches, usage_of(name))
+        figures |= {figure_key(name, figure): value for figure, value in of_rival.items()}
+    return figures

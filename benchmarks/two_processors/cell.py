@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
-from benchmarks.common.turns import Contest, rotated
+from benchmarks.common.turns import Contest
 from benchmarks.rivals.paper_000 import papers_split_point
-from benchmarks.rivals.pipelines import Rival, SplitPipeline
+from benchmarks.rivals.pipelines import Rival, SplitPipeline, figure_key, figures_of_turns
 from benchmarks.two_processors.subject import WHOLE, Subject
 from benchmarks.two_processors.wholes import AsBuilt, TwoLanes
 from split_infer_ros.engines.engine import Engine
@@ -72,11 +71,6 @@ class CellResult:
     def has(self, rival: str, figure: str) -> bool:
         """Returns whether a rival has a figure."""
         return figure_key(rival, figure) in self.figures
-
-
-def figure_key(rival: str, figure: str) -> str:
-    """Returns the key under which a contest stores a rival's figure."""
-    return f"{rival}: {figure}"
 
 
 class Cell:
@@ -165,11 +159,7 @@ class Cell:
         )
 
     def _turn(self, number: int) -> dict[str, float]:
-        figures: dict[str, float] = {}
-        for name in rotated(list(self._rivals), number):
-            of_rival = self._rivals[name].take_turn(self._num_batches, nullcontext())
-            figures |= {figure_key(name, figure): value for figure, value in of_rival.items()}
-        return figures
+        return figures_of_turns(self._rivals, number, self._num_batches)
 
     def _agreement(self, rival: Rival) -> float:
         """Returns the share of a rival's results that are those of the optimised whole model."""

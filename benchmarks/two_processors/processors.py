@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from split_infer_ros.runtime.cores import Cores, StageCores, as_text, num_cores
+from split_infer_ros.runtime.cores import Cores, StageCores, as_text, num_physical_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Processors:
     def are_siblings(self) -> bool:
         """Whether both belong to one core, by Linux's ``thread_siblings_list``. They then share its units."""
         with self.both.backbone.bound():
-            return num_cores() == 1
+            return num_physical_cores() == 1
 
     def __str__(self) -> str:
         relation = "both of one core, so they share its units" if self.are_siblings else "of two cores"

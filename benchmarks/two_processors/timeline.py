@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.common.picture import Curve
-from benchmarks.rivals.pipelines import Spans, stage_spans
+from benchmarks.rivals.pipelines import Spans, merged, stage_spans
 from split_infer_ros.server.timeline import Timeline
 
 LINES = {"accelerator": ("backbone", 1.5), "CPU": ("head", 0.0)}  # each line's stage, and where its steps begin
@@ -22,17 +22,6 @@ def busy_times(title: str, timelines: Sequence[Timeline]) -> Curve:
     spans = stage_spans(timelines)
     points = {name: steps(merged(spans[stage]), start, level) for name, (stage, level) in LINES.items()}
     return Curve(title, "ms", "high: busy, low: idle", points)
-
-
-def merged(spans: Spans) -> Spans:
-    """Returns the spans in order. Those that touch or overlap become one."""
-    found: list[tuple[float, float]] = []
-    for since, until in sorted(spans):
-        if found and since <= found[-1][1]:
-            found[-1] = found[-1][0], max(until, found[-1][1])
-        else:
-            found.append((since, until))
-    return found
 
 
 def steps(spans: Spans, start: float, level: float) -> list[tuple[float, float]]:

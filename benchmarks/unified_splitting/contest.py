@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common.claim import Claim
-from benchmarks.common.turns import Contest, rotated
+from benchmarks.common.turns import Contest
 from benchmarks.common.usage import Usage
 from benchmarks.rivals.image_feed import ImageFeed
-from benchmarks.rivals.pipelines import Rival, SplitPipeline, WholeModel
+from benchmarks.rivals.pipelines import Rival, SplitPipeline, WholeModel, figure_key, figures_of_turns
 from benchmarks.unified_splitting.gpu_only import Optimised, Prepared
 from benchmarks.unified_splitting.subject import Subject
 from split_infer_ros.split.planner import plan
@@ -54,11 +54,6 @@ class MatchResult:
     def samples(self, rival: str, figure: str) -> Sequence[float]:
         """Returns a rival's figure in each turn."""
         return self.figures[figure_key(rival, figure)]
-
-
-def figure_key(rival: str, figure: str) -> str:
-    """Returns the key under which a contest stores a rival's figure."""
-    return f"{rival}: {figure}"
 
 
 class Match:
@@ -139,11 +134,7 @@ class Match:
         }
 
     def _turn(self, number: int) -> dict[str, float]:
-        figures: dict[str, float] = {}
-        for name in rotated(list(self._rivals), number):
-            rival_figures = self._rivals[name].take_turn(self.batches_a_turn, self._usage.of(name))
-            figures |= {figure_key(name, figure): value for figure, value in rival_figures.items()}
-        return figures
+        return figures_of_turns(self._rivals, number, self.batches_a_turn, self._usage.of)
 
     @property
     def _baseline_labels(self) -> list[int]:

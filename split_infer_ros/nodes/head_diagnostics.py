@@ -61,8 +61,9 @@ class HeadDiagnostics:
             )
         if left_out > left_out_before:
             return DiagnosticStatus.WARN, LEFT_OUT
-        if self._stage.cores.fault:
-            return DiagnosticStatus.WARN, self._stage.cores.fault
+        fault = self._stage.cores.fault  # asks the system
+        if fault:
+            return DiagnosticStatus.WARN, fault
         if is_standby:
             message = "It stands by: another head takes the batches. It takes over when that one ends."
             return DiagnosticStatus.OK, message

@@ -176,7 +176,7 @@ class StageCores:
 ANY_CORES = StageCores()
 
 
-def num_cores() -> int:
+def num_physical_cores() -> int:
     """Returns the number of cores that the calling thread may use. Two processors of one core count once."""
     return len({_core_of(number, CPUS) for number in os.sched_getaffinity(0)})
 

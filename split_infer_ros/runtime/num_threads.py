@@ -27,7 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from split_infer_ros.runtime.cores import ANY_CORE, Cores, has_other_cores, num_cores
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, has_other_cores, num_physical_cores
 from split_infer_ros.runtime.device import Device
 
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ def threads_at_start() -> int:
 
     It is the number of cores, or the first number in ``OMP_NUM_THREADS`` if that is smaller.
     """
-    return _threads_on(num_cores(), os.environ.get(VARIABLE, ""))
+    return _threads_on(num_physical_cores(), os.environ.get(VARIABLE, ""))
 
 
 def _threads_on(count: int, variable: str) -> int:
@@ -61,7 +61,7 @@ def max_threads() -> int:
     It is the number that this process was given when it started. A thread that is bound to other cores has one for each
     of them, or as many as ``OMP_NUM_THREADS`` said if that is fewer.
     """
-    return _threads_on(num_cores(), _VALUE) if has_other_cores() else _MAX_THREADS
+    return _threads_on(num_physical_cores(), _VALUE) if has_other_cores() else _MAX_THREADS
 
 
 def fewer_than_all(num_threads: int) -> int:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cores as module
 from split_infer_ros.runtime import num_threads
-from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores, as_text, num_cores
+from split_infer_ros.runtime.cores import ANY_CORE, Cores, StageCores, as_text, num_physical_cores
 from split_infer_ros.runtime.device import CPU, Device
 
 ALLOWED = frozenset(os.sched_getaffinity(0))
@@ -109,7 +109,7 @@ def test_a_bound_thread_computes_with_one_thread_a_core(monkeypatch: pytest.Monk
     monkeypatch.setattr(num_threads, "_VALUE", "")
     everything = num_threads.max_threads()
     with Cores(ONE).bound():
-        assert num_threads.max_threads() == num_cores() == 1
+        assert num_threads.max_threads() == num_physical_cores() == 1
         assert num_threads.fewer_than_all(1) == 0
         num_threads.use_engine_threads(0)
         assert num_threads.engine_threads() == 1
@@ -141,7 +141,7 @@ def test_more_cores_than_at_the_start_are_more_threads(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_AT_START", ONE)
     monkeypatch.setattr(num_threads, "_MAX_THREADS", 1)
     monkeypatch.setattr(num_threads, "_VALUE", "")
-    assert num_threads.max_threads() == num_cores()
+    assert num_threads.max_threads() == num_physical_cores()
     monkeypatch.setattr(num_threads, "_VALUE", "1")
     assert num_threads.max_threads() == 1
 

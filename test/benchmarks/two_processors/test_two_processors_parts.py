@@ -45,7 +45,7 @@ def test_one_processor_is_too_few() -> None:
 
 @pytest.mark.parametrize(("cores", "part"), [(1, "both of one core"), (2, "of two cores")])
 def test_it_says_whether_both_belong_to_one_core(cores: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors_module, "num_cores", lambda: cores)
+    monkeypatch.setattr(processors_module, "num_physical_cores", lambda: cores)
     assert f"processor 0 plays the accelerator and 1 the CPU; they are {part}" in str(Processors(0, 1))
 
 
