@@ -34,12 +34,12 @@ import torch
 
 from benchmarks.common.report import Report, arguments, deliver, seconds_for_turns, show
 from benchmarks.common.turns import take_turns
-from benchmarks.multi_tenant.claims import claims_of
-from benchmarks.multi_tenant.costs import Bound, fusion_contest, measure_modes
+from benchmarks.multi_tenant.claims import claims_of, ours
+from benchmarks.multi_tenant.costs import Bound, fusion_contest, image_ratio, measure_modes
 from benchmarks.multi_tenant.decisions import decision_contest
 from benchmarks.multi_tenant.load import load_models
 from benchmarks.multi_tenant.replays import Replays
-from benchmarks.multi_tenant.rivals import Concurrent, rivals
+from benchmarks.multi_tenant.rivals import SEQUENTIAL, Concurrent, rivals
 from benchmarks.multi_tenant.rows import (
     Row,
     at_once_rows,
@@ -47,15 +47,18 @@ from benchmarks.multi_tenant.rows import (
     bound_row,
     decision_rows,
     fusion_rows,
+    merging_rows,
     panels,
     served_rows,
     step_rows,
 )
 from benchmarks.multi_tenant.stacks import prepare_alike
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 
 FULL_S = 5400.0
+BEST = "best"  # the value of --engine that lets each model run on its fastest engine
 ENDS = ("_low", "_high")  # names of the ends of intervals, which are not shown while the benchmark runs
 
 
@@ -94,13 +97,16 @@ FULL = Extent(("alexnet", "resnet18", "vgg16"), 224, 100, (3.0, 1.0, 0.5), 5, (1
 def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Report:
     """Measures costs, then lets all rivals serve traces in turns."""
     on_gpu = device.type == "cuda"
-    load = load_models(extent.models, extent.side, device)
+    load = load_models(extent.models, extent.side, device, engines_of(chosen.engine))
     modes = measure_modes(load, extent.sizes, extent.window)
     serve = rivals(load, modes, extent.window)
+    if chosen.rivals:
+        serve = {name: each for name, each in serve.items() if name in {*chosen.rivals, ours(list(serve)), SEQUENTIAL}}
     for rival in serve.values():
         if isinstance(rival, Concurrent):
             rival.check(load)
     heaviest = max(extent.loads)
+    merged = image_ratio(modes, extent.models, max(2, extent.window // len(extent.models)))
 
     def replays_at(part: float) -> Replays:
         return Replays(
@@ -109,7 +115,7 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
             part,
             extent.requests,
             Bound(load, modes).per_second,
-            lambda replays: claims_of(replays, part == heaviest, on_gpu),
+            lambda replays: claims_of(replays, part == heaviest, on_gpu, merged),
         )
 
     replays = [replays_at(part) for part in sorted(extent.loads, reverse=True)]
@@ -137,7 +143,9 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
     load.close()
     for found in alike:
         found.load.close()
-    rows: list[Row] = [*batch_rows(modes), *fusion_rows(fusions, modes.whole), *decision_rows(decisions)]
+    chosen_engines = {name: model.execution_config.engine.value for name, model in load.models.items()}
+    rows: list[Row] = [{"what": "engines"} | chosen_engines, *batch_rows(modes), *merging_rows(modes, extent.window)]
+    rows += [*fusion_rows(fusions, modes.whole), *decision_rows(decisions)]
     for found in alike:
         rows += found.rows(on_gpu)
     for each in replays:
@@ -160,16 +168,24 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="of the catalogue")
     parser.add_argument(
-        "--alike", nargs="+", metavar="NAME", help="of the catalogue, each several times with other weights"
+        "--alike", nargs="*", metavar="NAME", help="of the catalogue, each several times with other weights"
     )
     parser.add_argument("--requests", type=int, metavar="N", help="of each trace")
     parser.add_argument("--load", type=float, nargs="+", metavar="X", help="in parts of sequential capacity")
     parser.add_argument("--window", type=int, metavar="N", help="requests that the scheduler looks at")
+    parser.add_argument("--rivals", nargs="+", metavar="NAME", help="besides sequential execution and the scheduler")
+    engines = [*(engine.value for engine in Engine), BEST]
+    parser.add_argument("--engine", default=Engine.TORCH.value, choices=engines, help="best: the fastest of each model")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     chosen = parser.parse_args()
     prepare_process()
     deliver(run(choose_device(chosen.device), extent_of(chosen), chosen), chosen)
     return 0
+
+
+def engines_of(name: str) -> Sequence[Engine]:
+    """Returns the engines that a model may run on: the named one, or all that are installed for ``best``."""
+    return [Engine(name)] if name != BEST else [engine for engine in Engine if engine.is_installed]
 
 
 def extent_of(chosen: argparse.Namespace) -> Extent:

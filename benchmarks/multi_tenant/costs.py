@@ -19,6 +19,7 @@ from benchmarks.multi_tenant.load import Load
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.costs.cost_measurer import MAX_ROUNDS, MIN_ROUNDS, ExecutionRunner, time_execution
 from split_infer_ros.server.costs.kept_costs import samples_agree
+from split_infer_ros.server.costs.table_model import BlankImages
 from split_infer_ros.server.execution.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_costs import (
@@ -60,7 +61,7 @@ def measure_modes(load: Load, sizes: Sequence[int], window: int = 1) -> Executio
 def measure_costs(
     load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True, window: int = 1
 ) -> ExecutionCosts:
-    """Measures the costs of executions as the node does.
+    """Measures the costs of executions, which take turns as they do while requests are served.
 
     Each cost is a median in seconds. An execution is timed until its samples agree, ``MAX_ROUNDS`` times at most.
 
@@ -78,13 +79,7 @@ def measure_costs(
     stack_sizes = {name: range(1, math.ceil(window / len(stack.members)) + 1) for name, stack in load.stacks.items()}
     stacked = [combination_of({name: size}) for name, found in stack_sizes.items() for size in found]
     blank_images = {name: timed.blank_images for name, timed in [*load.models.items(), *load.stacks.items()]}
-    seconds: dict[Combination, float] = {}
-    for combination in [*batches, *fused, *stacked]:
-        samples_s: list[float] = []
-        for _ in time_execution(blank_images, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
-            if len(samples_s) >= MIN_ROUNDS and samples_agree(samples_s):
-                break
-        seconds[combination] = statistics.median(samples_s)
+    seconds = _in_turns(blank_images, runner, [*batches, *fused, *stacked])
     alone_s = {name: {size: seconds[combination_of({name: size})] for size in sizes} for name in load.models}
     stacks = {
         name: StackCosts(
@@ -99,6 +94,25 @@ def measure_costs(
         stacks,
         pads=runner.graphs is not None,
     )
+
+
+def _in_turns(
+    blank_images: Mapping[str, BlankImages], runner: ExecutionRunner, combinations: Sequence[Combination]
+) -> dict[Combination, float]:
+    """Returns the median seconds of each combination. None runs twice in a row while others need more samples."""
+    samples_s: dict[Combination, list[float]] = {combination: [] for combination in combinations}
+    waiting = {
+        combination: time_execution(
+            blank_images, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s[combination].append
+        )
+        for combination in combinations
+    }
+    while waiting:
+        for combination, steps in list(waiting.items()):
+            found = samples_s[combination]
+            if (len(found) >= MIN_ROUNDS and samples_agree(found)) or next(steps, steps) is steps:
+                del waiting[combination]
+    return {combination: statistics.median(found) for combination, found in samples_s.items()}
 
 
 class Bound:
@@ -144,6 +158,25 @@ class Bound:
         with ThreadPoolExecutor(len(lanes)) as threads:
             seconds = _seconds(lambda: list(threads.map(serve, lanes, range(len(lanes)))))
         return len(lanes) * len(self._lane_sizes) * images / seconds
+
+
+def image_ratio(modes: ExecutionModes, models: Sequence[str], size: int) -> float:
+    """Returns the cost of merged images of these models, divided by that of single images in the best rival.
+
+    Both take the better execution mode. Rivals run single images one after another on all cores, or on a worker for
+    each lane.
+
+    Args:
+        modes: the costs of the models' batches.
+        models: the models. Each gets equally many requests.
+        size: the number of images in a batch.
+    """
+
+    def image_s(count: int) -> float:
+        ways = [(modes.whole, 1), (modes.lane, modes.num_lanes)][: 2 if modes.num_lanes else 1]
+        return min(sum(costs.batch_s(model, count) for model in models) / count / lanes for costs, lanes in ways)
+
+    return image_s(size) / image_s(1)
 
 
 def best_batch(costs: ExecutionCosts, model: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +17,23 @@ from benchmarks.multi_tenant.load import Load, Serve
 from benchmarks.multi_tenant.log import Log
 from benchmarks.multi_tenant.rivals import SEQUENTIAL
 from benchmarks.multi_tenant.trace import at_once, poisson_trace
+from split_infer_ros.server.costs.cost_measurer import WARM_UPS
 
 BOUND = "bound"
 POISSON, AT_ONCE = "poisson", "three requests"
-CAPACITIES = 5  # samples of sequential capacity before the first turn
+CAPACITIES, REQUESTS_OF_EACH = 3, 4  # traces that show sequential capacity before the first turn; their requests
 
 
 class Replays:
     """Lets all rivals serve requests at one rate, in turns.
 
-    In a turn, each rival serves one request of each model at once, and does so twice. Then it serves the Poisson trace
-    of the turn. The first of the two is a warm-up and is not measured: convolutions are packed anew when a rival uses
-    another number of threads.
+    In a turn, each rival serves one request of each model at once, three times. Then it serves the Poisson trace of the
+    turn. The first two times are warm-ups and are not measured: convolutions are packed when a shape and a number of
+    threads come for the second time.
 
-    The rate of requests is a multiple of sequential capacity. Capacity is the rate at which sequential execution serves
-    one request of each model at once. It is the median of all turns so far, and of some samples before the first turn.
+    The rate of requests is a multiple of sequential capacity: the images that sequential execution computes in a second
+    while it serves such traces. Capacity is the median of all turns so far. Some traces before the first turn arrive at
+    once.
 
     Args:
         load: the models.
@@ -85,8 +88,9 @@ class Replays:
         models = list(self._load.models)
         few = at_once(models)
         if not self._capacities:
-            rates = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
-            self._capacities = rates[1:]  # the first one is a warm-up
+            waiting = poisson_trace(models, REQUESTS_OF_EACH * len(models), math.inf)
+            logs = [self._serve[SEQUENTIAL](waiting, self._load) for _ in range(WARM_UPS + CAPACITIES)]
+            self._capacities = [1 / log.times()["execution_mean_s"] for log in logs[WARM_UPS:]]
         per_second = self.part * statistics.median(self._capacities)
         trace = poisson_trace(models, self._requests, per_second, seed=number)
         figures: dict[str, float] = {}
@@ -95,13 +99,14 @@ class Replays:
                 figures[BOUND] = self._bound()
                 continue
             serve = self._serve[rival]
-            serve(few, self._load)
+            for _ in range(WARM_UPS):
+                serve(few, self._load)
             figures |= _named(rival, AT_ONCE, serve(few, self._load))
             with self.usage.of(rival):
                 log = serve(trace, self._load)
             figures |= _named(rival, POISSON, log)
             self.counts[rival].update(log.counts())
-        self._capacities.append(figures[name_of(SEQUENTIAL, "per_second", AT_ONCE)])
+        self._capacities.append(1 / figures[name_of(SEQUENTIAL, "execution_mean_s", POISSON)])
         return figures
 
 

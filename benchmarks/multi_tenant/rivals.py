@@ -18,6 +18,8 @@ from benchmarks.multi_tenant.load import Load, Serve
 from benchmarks.multi_tenant.log import Execution, Log
 from benchmarks.multi_tenant.scheduled import Scheduled
 from benchmarks.multi_tenant.trace import Arrivals
+from split_infer_ros.buffers.host_arrays import as_tensor
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.server.execution.merge_runner import MergeRunner
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
@@ -32,6 +34,8 @@ CHECKS = 3  # in so many rounds of all models, results are compared
 def rivals(load: Load, modes: ExecutionModes, window: int) -> dict[str, Serve]:
     """Returns all rivals by name: three from the paper, and the scheduler with and without fusing and lanes.
 
+    Breadth-first order takes part only if all models run on torch, because it needs their operators.
+
     Args:
         load: the models that the rivals run.
         modes: the costs of executions. If they have no lanes, no rival uses lanes.
@@ -40,8 +44,9 @@ def rivals(load: Load, modes: ExecutionModes, window: int) -> dict[str, Serve]:
     by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, max_threads()).bit_length())):
         by_name[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
-    operators = {name: operators_of(model) for name, model in load.models.items()}
-    by_name[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
+    if load.engines == {Engine.TORCH}:
+        operators = {name: operators_of(model) for name, model in load.models.items()}
+        by_name[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
     for has_lanes in (False, True) if modes.num_lanes else (False,):
         for name in (MERGE, FUSE):
             used = modes if has_lanes else ExecutionModes(modes.whole)
@@ -96,7 +101,7 @@ class Concurrent:
         """
         runners = self._runners(load)
         expected = {
-            name: [value.clone() for value in runners[0].run({name: image})[name]]
+            name: [as_tensor(value).clone() for value in runners[0].run({name: image})[name]]
             for name, image in load.images.items()
         }
 
@@ -105,7 +110,7 @@ class Concurrent:
                 for name, image in load.images.items():
                     for value, other in zip(runner.run({name: image})[name], expected[name], strict=True):
                         # Both compute the same sums, maybe in another order.
-                        if not bool((value - other).abs().max() <= 1e-3 * other.abs().max()):
+                        if not bool((as_tensor(value) - other).abs().max() <= 1e-3 * other.abs().max()):
                             raise RuntimeError(f"{self.workers} concurrent workers give wrong results for {name}.")
 
         with ThreadPoolExecutor(self.workers) as executor:

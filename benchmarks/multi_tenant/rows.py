@@ -8,21 +8,21 @@ from typing import Any
 from benchmarks.common.estimate import Estimate, median, ratio
 from benchmarks.common.picture import Panel
 from benchmarks.common.turns import Contest
-from benchmarks.multi_tenant.claims import FIGURES, in_turns
-from benchmarks.multi_tenant.costs import APART, FUSED, figure, in_words, pays
+from benchmarks.multi_tenant.claims import FIGURES, RESPONSES, in_turns
+from benchmarks.multi_tenant.costs import APART, FUSED, figure, image_ratio, in_words, pays
 from benchmarks.multi_tenant.decisions import CASES, name_of
 from benchmarks.multi_tenant.replays import AT_ONCE, POISSON, Replays
 from benchmarks.multi_tenant.rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, with_lanes
-from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 
 Row = dict[str, Any]
 
+GAIN = 1 - NOISE_MARGIN  # merging pays if an image costs less than this share of a single one
 KINDS = ("execution", "delay", "response")
 TIMES = ("per_second", *(f"{kind}_{part}_s" for kind in KINDS for part in ("mean", "p99")))
 TIMES_AT_ONCE = ("per_second", *(f"{kind}_mean_s" for kind in KINDS))  # no p99, which means nothing for three requests
 AT_ONCE_TITLES = ("throughput", "execution", "mean delay", "mean response")
-RESPONSES = {"response_mean_s": "mean response", "response_p99_s": "p99 response"}
 STEPS = (  # of the ablation: what is added, the rival with it, the rival without it
     ("merging", MERGE, SEQUENTIAL),
     ("fusing", FUSE, MERGE),
@@ -44,6 +44,15 @@ def batch_rows(modes: ExecutionModes) -> Iterator[Row]:
             if modes.num_lanes:
                 row["lanes_s"] = modes.lane.batch_s(model, size) / size / modes.num_lanes
             yield row
+
+
+def merging_rows(modes: ExecutionModes, window: int) -> Iterator[Row]:
+    """Yields a row for each model: how much less an image costs in a batch, against the best rival's single image."""
+    for model in modes.whole.alone_s:
+        for size in range(2, window + 1):
+            if size in modes.whole.alone_s[model]:
+                found = image_ratio(modes, [model], size)
+                yield {"what": "merging", "model": model, "size": size, "image_ratio": found, "pays": found < GAIN}
 
 
 def fusion_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[Row]:

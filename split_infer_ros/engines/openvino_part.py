@@ -19,7 +19,7 @@ from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
-from split_infer_ros.onnx.model_source import model_source
+from split_infer_ros.onnx.model_source import approximate_weight_bytes, model_source
 from split_infer_ros.onnx.quantised_operators import with_plain_operators
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
@@ -35,6 +35,8 @@ PRODUCTS = ("MatMul", "Gemm")
 QUANTISING = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")  # begin the names of such operators
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
+# Of weights in these models together. Each takes twice its weights (VGG-16: 1.1 GB). The first takes what it needs.
+STATIC_BYTES = 192 << 20
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -52,8 +54,9 @@ class OpenVinoPart(EnginePart):
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
     two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). Therefore, for each number of threads, the first
-    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one. On other devices than the CPU, each
-    batch size gets a compiled model, because some devices cannot compile a model for all sizes.
+    ``MAX_STATIC`` batch sizes get a compiled model each, and all others share one. If the weights are so large that
+    these models would have more than ``STATIC_BYTES``, fewer sizes get one. On other devices than the CPU, each batch
+    size gets a compiled model, because some devices cannot compile a model for all sizes.
 
     Args:
         graph: the graph to execute.
@@ -137,13 +140,19 @@ class OpenVinoPart(EnginePart):
                 self._compiled[num_lanes] = PerThreadCount(partial(_CompiledModels, num_lanes))
             models = self._compiled[num_lanes].get(num_threads)
             found = models.static.get(shapes)
-            if found is None and (len(models.static) < MAX_STATIC or self._device != CPU):
+            if found is None and (self._device != CPU or self._may_add(len(models.static))):
                 found = models.static[shapes] = self._compile(models, shapes)
             elif found is None:
                 models.dynamic = models.dynamic or self._compile(models, None)
                 found = models.dynamic
             self._found[num_threads, num_lanes, shapes] = found
             return found
+
+    def _may_add(self, num_static: int) -> bool:
+        """Returns whether one more batch size gets a compiled model of its own, beside ``num_static`` others."""
+        if num_static in (0, MAX_STATIC):
+            return num_static == 0
+        return (1 + num_static) * approximate_weight_bytes(self.graph) <= STATIC_BYTES
 
     def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:
         """Compiles the graph for inputs of these shapes, or for any batch size."""

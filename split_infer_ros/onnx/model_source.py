@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from split_infer_ros.buffers.host_arrays import FLOAT32
 from split_infer_ros.onnx.graph import OnnxGraph
-from split_infer_ros.onnx.nodes import copied
+from split_infer_ros.onnx.nodes import copied, num_elements
 
 MAX_BYTES = 2**31 - 2**24  # of weights; protobuf serialises less than 2 GiB, and a model is mostly weights
 
 
 def num_weight_bytes(graph: OnnxGraph) -> int:
-    """Returns the size of a graph's weights in bytes."""
+    """Returns the size in bytes of the weights that a graph itself holds, not those in a separate file."""
     return sum(len(tensor.raw_data) or tensor.ByteSize() for tensor in graph.proto.graph.initializer)
+
+
+def approximate_weight_bytes(graph: OnnxGraph) -> int:
+    """Returns about how many bytes all weights of a graph have. A graph that was not read yet is not read for this."""
+    if graph.content is not None:
+        with suppress(OSError):
+            return graph.content.stat().st_size
+    if graph.path is None:
+        return num_weight_bytes(graph)
+    return sum(FLOAT32.itemsize * num_elements(tensor) for tensor in graph.proto.graph.initializer)
 
 
 @contextmanager

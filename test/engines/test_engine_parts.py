@@ -18,6 +18,7 @@ from comparisons import rounding
 from torch import Tensor
 
 from split_infer_ros.buffers.host_arrays import as_array
+from split_infer_ros.engines import openvino_part
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart, PerThreadCount
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
@@ -66,6 +67,30 @@ def test_batches_of_all_sizes_give_torchs_results(make: MakePart) -> None:
     with torch.inference_mode():
         for seed, size in enumerate(sizes):
             assert_close(part(images(size, seed)), in_torch(images(size, seed)))
+
+
+@pytest.mark.parametrize(("copies", "models"), [(3.0, 4), (2.0, 3), (0.0, 2)])
+def test_large_weights_are_compiled_for_fewer_batch_sizes(
+    copies: float, models: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compiled model has its own copy of the weights. One of them is for all batch sizes."""
+    pytest.importorskip("openvino")
+    graph = small_graph()
+    allowed = copies * model_source.approximate_weight_bytes(graph)
+    monkeypatch.setattr(openvino_part, "STATIC_BYTES", allowed)
+    made: list[object] = []
+    compiled_blob = openvino_part.CompiledBlob
+
+    def note(*args: object) -> object:
+        made.append(args[4])
+        return compiled_blob(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(openvino_part, "CompiledBlob", note)
+    part = OpenVinoPart(graph)
+    with torch.inference_mode():
+        for size in (1, 2, 3, 4, 5, 1):
+            assert_close(part(images(size, size)), in_torch(images(size, size)))
+    assert (len(made), made.count(None)) == (models, 1)
 
 
 def test_equal_calls_give_equal_bits(make: MakePart) -> None:

@@ -13,13 +13,13 @@ import torch
 from benchmark_commands import reported
 from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
-from benchmarks.common.claim import Verdict
+from benchmarks.common.claim import Claim, Verdict
 from benchmarks.common.report import Report
 from benchmarks.multi_tenant import __main__ as bench
 from benchmarks.multi_tenant import costs as tenant_costs
 from benchmarks.multi_tenant import decisions, rivals
 from benchmarks.multi_tenant import rows as tenant_rows
-from benchmarks.multi_tenant.claims import claims_of
+from benchmarks.multi_tenant.claims import claims_of, delay_bound
 from benchmarks.multi_tenant.load import Load, Serve, load_models
 from benchmarks.multi_tenant.log import Execution, Log
 from benchmarks.multi_tenant.replays import AT_ONCE, BOUND, POISSON, Replays, name_of
@@ -32,6 +32,7 @@ from split_infer_ros.server.schedule.execution_costs import combination_of
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.request import Request
 
+IMAGE_RATIO = 0.8  # a merged image's cost, of a single one's
 PER_SECOND = 2.0  # of simulated rivals
 
 
@@ -45,7 +46,11 @@ def load() -> Iterator[Load]:
 def made_up(part: float = 3.0, turns: int = 10) -> Replays:
     """Replays with made-up figures, the same in each turn; those of sequential execution are 1."""
     throughputs = dict(zip(NAMES, (1.0, 1.1, 0.9, 1.05, 1.05, 1.4, 1.5), strict=True))
-    found = Replays(None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False))  # type: ignore[arg-type]
+
+    def conclude(each: Replays) -> list[Claim]:
+        return claims_of(each, part == 3.0, False, IMAGE_RATIO)
+
+    found = Replays(None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, conclude)  # type: ignore[arg-type]
     for name, per_second in throughputs.items():
         for what in (POISSON, AT_ONCE):
             times = dict.fromkeys(tenant_rows.TIMES, 1.5 - per_second / 2) | {"per_second": per_second}
@@ -68,11 +73,16 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
     assert found["at 3 times capacity: p99 delay, times breadth-first's"].paper == "0.37x"
     assert found["at 3 times capacity: mean delay, times sequential's"].found.value == pytest.approx(0.75)
     assert found["at 3 times capacity: mean delay, times the best rival's"].found.value == pytest.approx(0.75 / 0.95)
+    assert found["at 3 times capacity: mean delay, times the best rival's"].goal == pytest.approx(
+        delay_bound(IMAGE_RATIO)
+    )
+    assert found["at 3 times capacity: p99 delay, times the best rival's"].goal == 1.0
+    assert found["at 3 times capacity: throughput, times the best rival's"].found.value == pytest.approx(1.5 / 1.1)
     assert found["at 3 times capacity: throughput of merging alone, times sequential's"].verdict == Verdict.HOLDS
     assert found["three requests at once: throughput, times sequential's"].verdict == Verdict.HOLDS
     assert all(claim.turn_s == 2.0 for claim in found.values())
     assert not any("fus" in name for name in found)  # nothing was fused
-    on_gpu = {claim.name: claim for claim in claims_of(replays, True, on_gpu=True)}
+    on_gpu = {claim.name: claim for claim in claims_of(replays, True, True, IMAGE_RATIO)}
     assert on_gpu.keys() == found.keys()
     assert on_gpu["at 3 times capacity: throughput, times breadth-first's"].verdict == Verdict.FAILS
     assert on_gpu["at 3 times capacity: throughput of merging alone, times sequential's"].goal == 2.1
@@ -81,8 +91,41 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
 def test_lighter_loads_claim_delays_alone() -> None:
     replays = made_up(0.5)
     assert [claim.name for claim in replays.contest.conclude(replays.contest)] == [
-        f"at 0.5 times capacity: {figure} delay, times the best rival's" for figure in ("mean", "p99")
+        f"at 0.5 times capacity: {figure}, times the best rival's"
+        for figure in ("mean delay", "p99 delay", "mean response")
     ]
+
+
+def test_the_delay_of_a_growing_queue_follows_from_the_cost_of_a_merged_image() -> None:
+    assert delay_bound(1.2) == delay_bound(1.0) == 1.0
+    assert delay_bound(0.5) == pytest.approx(0.25 + 0.05)
+    # 300 requests arrive in 100 s. Merged, an image takes half of the single image's second.
+    arrivals = [number / 3 for number in range(300)]
+    single, merged = (
+        sum(number * image_s - arrival for number, arrival in enumerate(arrivals)) for image_s in (1.0, 0.5)
+    )
+    assert merged / single == pytest.approx(delay_bound(0.5) - 0.05, rel=1e-6)
+
+
+def test_rows_say_for_which_models_merging_pays() -> None:
+    found = {(row["model"], row["size"]): row for row in tenant_rows.merging_rows(MODES, 8)}
+    assert list(found) == [(MODELS[1], 8)]
+    for (model, size), row in found.items():
+        single_s, merged_s = (
+            min(MODES.whole.batch_s(model, count), MODES.lane.batch_s(model, count) / MODES.num_lanes) / count
+            for count in (1, size)
+        )
+        assert row["image_ratio"] == pytest.approx(merged_s / single_s)
+        assert row["pays"] == (row["image_ratio"] < 0.97)
+
+
+def test_only_the_named_rivals_take_part() -> None:
+    replays = made_up()
+    for name in (rivals.BREADTH_FIRST, rivals.MERGE):
+        replays.rivals.remove(name)
+    names = [claim.name for claim in claims_of(replays, True, False, IMAGE_RATIO)]
+    assert not any("breadth" in name or "merging alone" in name for name in names)
+    assert "at 3 times capacity: throughput, times the best rival's" in names
 
 
 def test_few_turns_decide_nothing() -> None:
@@ -128,7 +171,7 @@ def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyP
     def serve(name: str) -> Serve:
         def note(trace: Sequence[Request], load: Load) -> Log:
             served.append((name, list(trace)))
-            return Log({0: 0.0}, {0: 0.25}, {0: 1 / PER_SECOND}, [Execution({"a": 2})])
+            return Log({0: 0.0}, {0: 0.25}, {0: 0.25 + 1 / PER_SECOND}, [Execution({"a": 2})])
 
         return note
 
@@ -140,22 +183,22 @@ def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyP
         return 7.0
 
     names = (rivals.SEQUENTIAL, "y", "z")
-    replays = Replays(Stub(), {name: serve(name) for name in names}, 3.0, 8, bound, lambda each: ())  # type: ignore[arg-type]
+    replays = Replays(Stub(), {name: serve(name) for name in names}, 3.0, 10, bound, lambda each: ())  # type: ignore[arg-type]
     orders = []
     for number in range(2):
         begin = len(served)
         replays.contest.take()
         turn = served[begin:]
-        traces = [trace for _, trace in turn if len(trace) == 8]
-        assert traces == 3 * [poisson_trace("ab", 8, 3.0 * PER_SECOND, seed=number)]
+        traces = [trace for _, trace in turn if len(trace) == 10]
+        assert traces == 3 * [poisson_trace("ab", 10, 3.0 * PER_SECOND, seed=number)]
         few = [name for name, trace in turn if trace == at_once("ab")]
-        assert few.count("y") == few.count("z") == 2  # the first warms up
+        assert few.count("y") == few.count("z") == 1 + WARM_UPS
         assert [name for name, _ in turn].count(BOUND) == 1
-        orders.append([name for name, trace in turn if len(trace) != 2])
+        orders.append([name for name, trace in turn if len(trace) in (0, 10)])
     assert orders[0] != orders[1]
     assert list(replays.bounds) == [7.0, 7.0]
     assert list(replays.samples("y", "delay_mean_s")) == [0.25, 0.25]
-    assert list(replays.samples("y", "response_mean_s", AT_ONCE)) == [0.5, 0.5]
+    assert list(replays.samples("y", "response_mean_s", AT_ONCE)) == [0.75, 0.75]
     assert replays.counts["y"] == {"executions": 2, "merged": 2, "fused": 0, "stacked": 0, "on_lanes": 0}
 
 
@@ -239,7 +282,7 @@ def test_slowest_window_decides_about_decisions() -> None:
 @pytest.mark.slow
 def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
     extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2), alike=MODELS[:1])
-    report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))
+    report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True, engine="torch", rivals=None))
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     what = [row["what"] for row in found["rows"]]
     expected = 7 if max_threads() > 1 else 5

@@ -17,6 +17,7 @@ from benchmarks.multi_tenant.load import Load, Serve, load_models
 from benchmarks.multi_tenant.log import Execution, Log
 from benchmarks.multi_tenant.scheduled import Scheduled, to_record
 from benchmarks.multi_tenant.trace import CAMERAS, Arrivals, at_once, poisson_trace
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.server.execution.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.server.schedule.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.server.schedule.execution_modes import ExecutionModes
@@ -90,6 +91,30 @@ def test_nothing_is_fused_where_that_costs_more(load: Load) -> None:
     assert counts["executions"] < 24
     assert not tenant_costs.pays(dear, FUSED)
     assert tenant_costs.pays(COSTS, FUSED)
+
+
+def test_rivals_serve_models_on_the_fastest_of_several_engines() -> None:
+    load = load_models(MODELS[:1], 64, torch.device("cpu"), (Engine.TORCH, Engine.ONNXRUNTIME, Engine.OPENVINO))
+    costs = ExecutionModes(ExecutionCosts({MODELS[0]: 1}, {MODELS[0]: {1: 0.01, 4: 0.02}}))
+    try:
+        assert len(load.engines) == 1
+        for serve in rivals.rivals(load, costs, 4).values():
+            assert len(serve(poisson_trace(MODELS[:1], 6, 1e6), load).end_s) == 6
+    finally:
+        load.close()
+
+
+def test_breadth_first_order_is_for_torch_alone() -> None:
+    load = load_models(MODELS[:1], 64, torch.device("cpu"), (Engine.ONNXRUNTIME,))
+    costs = ExecutionModes(ExecutionCosts({MODELS[0]: 1}, {MODELS[0]: {1: 0.01}}))
+    found = rivals.rivals(load, costs, 4)
+    assert rivals.BREADTH_FIRST not in found
+    workers = found["concurrent, 2 workers"]
+    assert isinstance(workers, rivals.Concurrent)
+    workers.check(load)
+    log = workers(poisson_trace(MODELS[:1], 6, 1e6), load)
+    load.close()
+    assert sorted(log.end_s) == list(range(6))
 
 
 def test_executions_are_counted_by_kind() -> None:
