@@ -20,6 +20,7 @@ TITLES = {
     "transports": "From backbone to head: the three transports",
     "overload": "More frames than the pipeline can take",
     "two_pipelines": "Two pipelines that share the cores",
+    "tenants": "Many cameras in one process, against a process for each camera",
     "unified_splitting": "Unified splitting (paper 000)",
     "two_processors": "Unified splitting on two processors of a CPU (paper 000)",
     "multi_tenant": "Kernel merge and fusion (paper 001)",

@@ -144,6 +144,29 @@ def ratio(numerators: ArrayLike, denominators: ArrayLike) -> Estimate:
     return estimate(lambda one, other: np.median(one / other, axis=-1), numerators, denominators)
 
 
+def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:
+    """Returns a figure that only several turns together have, such as a percentile, with its interval over turns.
+
+    Args:
+        figure: computes the figure from some turns, which it gets as their numbers.
+        turns: how many turns there were.
+    """
+    return estimate(
+        lambda chosen: np.apply_along_axis(lambda numbers: figure([int(number) for number in numbers]), -1, chosen),
+        range(turns),
+    )
+
+
+def together(turns: Sequence[Sequence[float]], chosen: Sequence[int]) -> Samples:
+    """Returns the samples of the chosen turns as one array. ``turns`` has the samples of each turn."""
+    return np.concatenate([turns[turn] for turn in chosen])
+
+
+def p99(ages: ArrayLike) -> float:
+    """Returns the 99th percentile of ages, in their unit."""
+    return float(np.percentile(ages, 99))
+
+
 def minimum(estimates: Sequence[Estimate]) -> Estimate:
     """Returns the smallest figure. Its interval goes from the smallest low end to the smallest high end."""
     return _extreme(estimates, min)

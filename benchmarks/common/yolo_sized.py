@@ -21,7 +21,7 @@ from split_infer_ros.sources.scenes import draw_scene
 NUM_CLASSES = 80
 NUM_BINS = 16  # bins of the distribution of each side of a box
 STRIDES = (8, 16, 32)
-WIDTHS = (16, 32, 64, 128, 256)  # channels at strides 2, 4, 8, 16 and 32
+WIDTHS = (16, 32, 64, 128, 256)  # YOLOv8n's channels at strides 2, 4, 8, 16 and 32
 DEPTHS = (1, 2, 2, 1)  # residual blocks at strides 4, 8, 16 and 32
 SCORE_BIAS = -8.5  # lets few boxes reach a threshold, as after training
 SCORE_STD = 2.0  # standard deviation of the scores' logits
@@ -88,11 +88,14 @@ class Pyramid(nn.Module):
 
 
 class Neck(nn.Module):
-    """Passes features from coarse feature maps to fine ones and back. The maps have strides 8, 16 and 32."""
+    """Passes features from coarse feature maps to fine ones and back. The maps have strides 8, 16 and 32.
 
-    def __init__(self) -> None:
+    Args:
+        fine, middle, coarse: the channels of the maps.
+    """
+
+    def __init__(self, fine: int, middle: int, coarse: int) -> None:
         super().__init__()
-        fine, middle, coarse = WIDTHS[2:]
         self.upsample = nn.Upsample(scale_factor=2.0)
         self.middle_down = Stage(coarse + middle, middle, depth=1, adds=False)
         self.fine_out = Stage(middle + fine, fine, depth=1, adds=False)
@@ -111,11 +114,16 @@ class Neck(nn.Module):
 
 
 class Branch(nn.Module):
-    """Predicts boxes from one feature map: the distances to the sides of a box, and its scores."""
+    """Predicts boxes from one feature map: the distances to the sides of a box, and its scores.
 
-    def __init__(self, inputs: int) -> None:
+    Args:
+        inputs: the channels of the map.
+        fine: those of the finest map.
+    """
+
+    def __init__(self, inputs: int, fine: int) -> None:
         super().__init__()
-        sides, scores = max(16, WIDTHS[2] // 4, 4 * NUM_BINS), max(WIDTHS[2], NUM_CLASSES)
+        sides, scores = max(16, fine // 4, 4 * NUM_BINS), max(fine, NUM_CLASSES)
         self.sides = nn.Sequential(Conv(inputs, sides, 3), Conv(sides, sides, 3), nn.Conv2d(sides, 4 * NUM_BINS, 1))
         self.scores = nn.Sequential(Conv(inputs, scores, 3), Conv(scores, scores, 3), nn.Conv2d(scores, NUM_CLASSES, 1))
 
@@ -125,17 +133,21 @@ class Branch(nn.Module):
 
 
 class YoloSized(nn.Module):
-    """The network. It maps float32 (N, 3, 480, 640) of 0..1 to (N, 4 + 80, 6300): centre, size and scores of boxes."""
+    """The network. It maps float32 (N, 3, 480, 640) of 0..1 to (N, 4 + 80, 6300): centre, size and scores of boxes.
 
-    def __init__(self) -> None:
+    Args:
+        widths: the channels at strides 2, 4, 8, 16 and 32.
+    """
+
+    def __init__(self, widths: Sequence[int] = WIDTHS) -> None:
         super().__init__()
-        layers: list[nn.Module] = [Conv(3, WIDTHS[0], 3, 2)]
-        for inputs, outputs, depth in zip(WIDTHS, WIDTHS[1:], DEPTHS, strict=False):
+        layers: list[nn.Module] = [Conv(3, widths[0], 3, 2)]
+        for inputs, outputs, depth in zip(widths, widths[1:], DEPTHS, strict=False):
             layers += [Conv(inputs, outputs, 3, 2), Stage(outputs, outputs, depth=depth)]
         self.to_fine, self.to_middle = nn.Sequential(*layers[:5]), nn.Sequential(*layers[5:7])
-        self.to_coarse = nn.Sequential(*layers[7:], Pyramid(WIDTHS[-1]))
-        self.neck = Neck()
-        self.branches = nn.ModuleList(map(Branch, WIDTHS[2:]))
+        self.to_coarse = nn.Sequential(*layers[7:], Pyramid(widths[-1]))
+        self.neck = Neck(*widths[2:])
+        self.branches = nn.ModuleList(Branch(inputs, widths[2]) for inputs in widths[2:])
         centres, strides = _grid()
         self.register_buffer("centres", centres)
         self.register_buffer("strides", strides)
@@ -166,11 +178,16 @@ def _grid() -> tuple[Tensor, Tensor]:
     return torch.cat(centres, 1), torch.cat(strides, 1)
 
 
-def make_network(seed: int = 0) -> nn.Module:
-    """Returns the network with random weights from a seed. Its scores vary with the image as in a trained network."""
+def make_network(seed: int = 0, widths: Sequence[int] = WIDTHS) -> nn.Module:
+    """Returns the network with random weights from a seed. Its scores vary with the image as in a trained network.
+
+    Args:
+        seed: the seed.
+        widths: the channels at strides 2, 4, 8, 16 and 32. By default, the network has the size of YOLOv8n.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        network = YoloSized().eval()
+        network = YoloSized(widths).eval()
         images = scenes(NUM_SCENES)
         randomise(network, images, seed)
         for branch in network.branches:

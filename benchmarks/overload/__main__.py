@@ -19,7 +19,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import cv2
 import numpy as np
 
 from benchmarks.common.claim import Claim, Direction
-from benchmarks.common.estimate import Estimate, estimate, exact, mean, median
+from benchmarks.common.estimate import exact, mean, median, over_turns, p99, together
 from benchmarks.common.picture import Curve, Panel
 from benchmarks.common.report import Report, arguments, deliver, show
 from benchmarks.common.rows import measured
@@ -147,29 +147,6 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             "age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, Direction.AT_MOST, turn_s=turns
         ),
     ]
-
-
-def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:
-    """Returns a figure that only several turns together have, such as a percentile, with its interval over turns.
-
-    Args:
-        figure: computes the figure from some turns, which it gets as their numbers.
-        turns: how many turns there were.
-    """
-    return estimate(
-        lambda chosen: np.apply_along_axis(lambda numbers: figure([int(number) for number in numbers]), -1, chosen),
-        range(turns),
-    )
-
-
-def together(turns: Sequence[Sequence[float]], chosen: Sequence[int]) -> np.ndarray:
-    """Returns the samples of the chosen turns as one array. ``turns`` has the samples of each turn."""
-    return np.concatenate([turns[turn] for turn in chosen])
-
-
-def p99(ages: Sequence[float] | np.ndarray) -> float:
-    """Returns the 99th percentile of ages, in their unit."""
-    return float(np.percentile(ages, 99))
 
 
 def rows_of(loads: Contest, bench: Bench) -> list[dict[str, Any]]:

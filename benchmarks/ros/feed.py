@@ -2,8 +2,9 @@
 
     python benchmarks ros.feed FOLDER TOPIC...
 
-publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input sets how many pictures per second a
-topic gets. A line "burst TOPIC COUNT" sends COUNT pictures at once. The process ends at the end of its input.
+publishes the pictures of a folder. A line "rate TOPIC HZ DELAY" on its standard input sets how many pictures per second
+a topic gets. If it got none before, the first one is sent DELAY seconds later. A line "burst TOPIC COUNT" sends COUNT
+pictures at once. The process ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ class Feed(LineProcess):
     def __enter__(self) -> Feed:
         return self
 
-    def rate(self, topic: str, hz: float) -> None:
-        """Makes a camera send ``hz`` images per second to its topic from now on; 0: none."""
-        self._send_line(f"rate {topic} {hz}")
+    def rate(self, topic: str, hz: float, delay_s: float = 0.0) -> None:
+        """Makes a camera send ``hz`` images per second to its topic from now on; 0: none.
+
+        If it sent none before, it sends the first one after ``delay_s`` seconds.
+        """
+        self._send_line(f"rate {topic} {hz} {delay_s}")
 
     def burst(self, topic: str, count: int) -> None:
         """Sends ``count`` images to a topic at once."""
@@ -58,13 +62,16 @@ class Camera:
         self._publisher = node.create_publisher(Image, topic, QoSProfile(depth=DEPTH))
         self._messages = self._endless([to_message(picture) for picture in pictures])
         self._changed = threading.Condition()
-        self._rate = 0.0
+        self._rate = self._delay_s = 0.0
         threading.Thread(target=self._run, name=topic, daemon=True).start()
 
-    def rate(self, hz: float) -> None:
-        """Makes the camera send ``hz`` images per second from now on; 0: none."""
+    def rate(self, hz: float, delay_s: float = 0.0) -> None:
+        """Makes the camera send ``hz`` images per second from now on; 0: none.
+
+        If it sent none before, it sends the first one after ``delay_s`` seconds.
+        """
         with self._changed:
-            self._rate = hz
+            self._rate, self._delay_s = hz, delay_s
             self._changed.notify()
 
     def burst(self, count: int) -> None:
@@ -79,7 +86,7 @@ class Camera:
             while True:
                 if self._rate == 0:
                     self._changed.wait()
-                    due = time.monotonic()
+                    due = time.monotonic() + self._delay_s
                 elif (wait := due - time.monotonic()) > 0:
                     self._changed.wait(wait)
                 else:
@@ -116,11 +123,11 @@ def main() -> int:
     node = rclpy.create_node("feed")
     cameras = {topic: Camera(node, topic, pictures) for topic in topics}
     for line in sys.stdin:
-        command, topic, argument = line.split()
+        command, topic, *numbers = line.split()
         if command == "burst":
-            cameras[topic].burst(int(argument))
+            cameras[topic].burst(int(numbers[0]))
         else:
-            cameras[topic].rate(float(argument))
+            cameras[topic].rate(*map(float, numbers))
     for camera in cameras.values():
         camera.rate(0.0)
     node.destroy_node()

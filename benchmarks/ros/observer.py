@@ -160,7 +160,7 @@ class Arrivals:
         """
         count = len(self._arrivals)
         time.sleep(seconds)
-        self._wait_for(count + 1)
+        self.wait_for(count + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
         """Returns the rate (1/s) and the ages (s) of the arrivals in the next ``seconds`` seconds.
@@ -172,7 +172,7 @@ class Arrivals:
         """
         begin, first = time.monotonic(), len(self._arrivals)
         time.sleep(seconds)
-        self._wait_for(first + MIN_ARRIVALS)
+        self.wait_for(first + MIN_ARRIVALS)
         end = time.monotonic()
         ages = [age for at, age in self._arrivals[first:] if at < end]
         return len(ages) / (end - begin), ages
@@ -192,7 +192,15 @@ class Arrivals:
 
     def wait_for_first(self) -> None:
         """Waits for the next arrival, of a node that starts; raises RuntimeError after ``START_S`` seconds."""
-        self._wait_for(len(self._arrivals) + 1, START_S)
+        self.wait_for(len(self._arrivals) + 1, START_S)
+
+    def wait_for(self, count: int, seconds: float = ANSWER_S) -> None:
+        """Waits until ``count`` detections have arrived; raises RuntimeError after ``seconds`` seconds."""
+        end = time.monotonic() + seconds
+        while len(self._arrivals) < count:
+            if time.monotonic() > end:
+                raise RuntimeError(f"Hardly anything is published on {self._topic}.")
+            time.sleep(POLL_S)
 
     def wait_for_quiet(self) -> None:
         """Waits until nothing has arrived for ``QUIET_S`` seconds. The next rival then has the machine for itself."""
@@ -201,10 +209,3 @@ class Arrivals:
             time.sleep(QUIET_S)
             if len(self._arrivals) == count:
                 return
-
-    def _wait_for(self, count: int, seconds: float = ANSWER_S) -> None:
-        end = time.monotonic() + seconds
-        while len(self._arrivals) < count:
-            if time.monotonic() > end:
-                raise RuntimeError(f"Hardly anything is published on {self._topic}.")
-            time.sleep(POLL_S)

@@ -34,6 +34,7 @@ from benchmarks.ros.feed import Feed
 from benchmarks.ros.observer import Arrivals, Observer
 from benchmarks.ros.pictures import draw_pictures
 from benchmarks.ros.processes import Processes, seconds_of_turns, set_up_middleware
+from benchmarks.ros.together import Together
 
 THROUGHPUT, LATENCY, ALONE = RIVALS = ("throughput", "latency", "alone")
 OBJECTIVES = {THROUGHPUT: "throughput", LATENCY: "latency", ALONE: "throughput"}
@@ -67,23 +68,19 @@ class Bench:
                 self._observer.set(f"/{name}/backbone", objective=OBJECTIVES[rival])
             for name in fed:
                 self._feed.rate(f"/{name}/image", RATE_HZ)
-            for name in fed:
-                self._arrivals[name].settle(SETTLE_S / len(fed))
-            found |= self._measured(rival, fed)
+            together = Together([self._arrivals[name] for name in fed])
+            together.settle(SETTLE_S)
+            watched = together.during(MEASURED_S)
             for name in fed:
                 self._feed.rate(f"/{name}/image", 0.0)
-            for name in fed:
-                self._arrivals[name].wait_for_quiet()
+            together.wait_for_quiet()
+            p50_s, p99_s = np.percentile(watched.all_ages, [50, 99])
+            found |= {
+                f"{rival} hz": watched.frames_hz,
+                f"{rival} p50": float(p50_s),
+                f"{rival} p99": float(p99_s),
+            }
         return found
-
-    def _measured(self, rival: str, fed: tuple[str, ...]) -> dict[str, float]:
-        marks = [self._arrivals[name].count for name in fed]
-        hz, ages = self._arrivals[fed[0]].during(MEASURED_S)
-        for name, mark in list(zip(fed, marks, strict=True))[1:]:
-            others = self._arrivals[name].ages_since(mark)
-            hz, ages = hz + len(others) / MEASURED_S, ages + others
-        p50_s, p99_s = np.percentile(ages, [50, 99])
-        return {f"{rival} hz": hz, f"{rival} p50": float(p50_s), f"{rival} p99": float(p99_s)}
 
 
 def claims_of(contest: Contest) -> list[Claim]:

@@ -17,7 +17,10 @@ from benchmarks.common.estimate import (
     mean,
     median,
     minimum,
+    over_turns,
+    p99,
     ratio,
+    together,
 )
 
 
@@ -102,3 +105,12 @@ def test_extremes_have_the_fewest_blocks_of_their_figures() -> None:
 def test_a_statistic_of_several_quantities() -> None:
     found = estimate(lambda a, b: np.median(a, axis=-1) - np.median(b, axis=-1), [5.0] * 12, [3.0] * 12)
     assert (found.value, found.low, found.high, found.turns) == (2.0, 2.0, 2.0, 12)
+
+
+def test_percentile_over_turns_is_that_of_all_their_frames() -> None:
+    rng = np.random.default_rng(0)
+    turns = [list(rng.exponential(1.0, 50)) for _ in range(20)]
+    found = over_turns(lambda chosen: p99(together(turns, chosen)), len(turns))
+    assert found.value == pytest.approx(np.percentile(np.concatenate(turns), 99))
+    assert found.low < found.value < found.high
+    assert found.turns == 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
@@ -18,15 +17,6 @@ def contest(**figures: list[float]) -> Contest:
     found = Contest("", lambda turn: {})
     found.figures, found.turns, found.spent_s = figures, len(next(iter(figures.values()))), 10.0
     return found
-
-
-def test_percentile_over_turns_is_that_of_all_their_frames():
-    rng = np.random.default_rng(0)
-    turns = [list(rng.exponential(1.0, 50)) for _ in range(20)]
-    found = overload.over_turns(lambda chosen: overload.p99(overload.together(turns, chosen)), len(turns))
-    assert found.value == pytest.approx(np.percentile(np.concatenate(turns), 99))
-    assert found.low < found.value < found.high
-    assert found.turns == 20
 
 
 def overloaded(growth: float, lost: int, seconds: list | None = None) -> list:

@@ -20,6 +20,7 @@ GOALS = {
     "transports": [">= 30", ">= 10", "<= 2", "<= 2", ">= 0.8", "<= 0.333333", ">= 0.95"],
     "overload": [">= 2", "<= 0.9216", "<= 0", "<= 5", "<= 2"],
     "start": ["<= 2", "<= 2", "<= 1.7", "<= 1.7"],
+    "tenants": [">= 1.2", "<= 1", ">= 0.97", "<= 0.9", "<= 0.6", "<= 1", "<= 0.9"],
 }
 MEASURED = {
     "pipeline": {
@@ -42,6 +43,12 @@ MEASURED = {
     },
     "overload": {("moderate", None), ("flooded", None), ("stretch of flood", None), ("ledger", None)},
     "start": {("start", "pipeline_openvino"), ("start", "usual_openvino_fp32")},
+    "tenants": {
+        (f"2 cameras, 1 model, {load}", rival)
+        for load in ("cameras too fast", "half load")
+        for rival in ("tenants", "usual", "pipelines")
+    }
+    | {("2 cameras, 1 model, reports", rival) for rival in ("tenants", "pipelines")},
 }
 TWINS = {("start", "usual_openvino_as_it_compiles")}  # where OpenVINO's default is another precision than fp32
 

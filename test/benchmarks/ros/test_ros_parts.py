@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +20,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2D, Detection2DArray
 
 from benchmarks.ros.dds_hop import DdsHop
-from benchmarks.ros.feed import to_message
+from benchmarks.ros.feed import Camera, to_message
 from benchmarks.ros.observer import Arrivals, stamp_ns
 from benchmarks.ros.process_usage import ProcessUsage
 from benchmarks.ros.rival_turns import CALM_ROUNDS, MAX_ROUNDS, steady
@@ -116,6 +118,26 @@ def test_images_are_sent_as_they_are():
     message = to_message(picture)
     assert (message.height, message.width, message.step, message.encoding) == (2, 3, 9, "bgr8")
     assert bytes(message.data) == picture.tobytes()
+
+
+def test_a_camera_begins_after_its_delay_and_goes_on_at_its_rate():
+    sent, all_sent = [], threading.Event()
+
+    def publish(message):
+        sent.append(time.monotonic())
+        if len(sent) == 3:
+            all_sent.set()
+
+    publisher = SimpleNamespace(publish=publish, get_subscription_count=lambda: 1)
+    clock = SimpleNamespace(now=lambda: SimpleNamespace(to_msg=Time))
+    node = SimpleNamespace(create_publisher=lambda *_: publisher, get_clock=lambda: clock)
+    camera = Camera(node, "/image", [np.zeros((2, 2, 3), np.uint8)])
+    begin = time.monotonic()
+    camera.rate(50.0, 0.1)
+    assert all_sent.wait(30.0)
+    camera.rate(0.0)
+    assert sent[0] - begin >= 0.1
+    assert sent[2] - begin >= 0.1 + 2 / 50
 
 
 def test_dds_carries_messages_of_all_sizes():
