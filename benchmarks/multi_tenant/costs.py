@@ -79,7 +79,12 @@ def measure_costs(
     stack_sizes = {name: range(1, math.ceil(window / len(stack.members)) + 1) for name, stack in load.stacks.items()}
     stacked = [combination_of({name: size}) for name, found in stack_sizes.items() for size in found]
     blank_images = {name: timed.blank_images for name, timed in [*load.models.items(), *load.stacks.items()]}
-    seconds = _in_turns(blank_images, runner, [*batches, *fused, *stacked])
+    combinations = [*batches, *fused, *stacked]
+    if runner.graphs is None:
+        seconds = _in_turns(blank_images, runner, combinations)
+    else:  # one by one, because each needs its graph, and memory may not suffice for all graphs
+        alone = [_in_turns(blank_images, runner, [combination]) for combination in combinations]
+        seconds = {combination: found for each in alone for combination, found in each.items()}
     alone_s = {name: {size: seconds[combination_of({name: size})] for size in sizes} for name in load.models}
     stacks = {
         name: StackCosts(

@@ -30,7 +30,7 @@ TRIALS = 5  # runs of each engine, if several are compared
 
 @dataclass(frozen=True)
 class Load:
-    """Holds the models and an image for each model, all on one device and one engine.
+    """Holds the models and an image for each model, all on one device.
 
     Attributes:
         models: the models, by name.

@@ -35,7 +35,8 @@ PRODUCTS = ("MatMul", "Gemm")
 QUANTISING = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")  # begin the names of such operators
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
 MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
-# Of weights in these models together. Each takes twice its weights (VGG-16: 1.1 GB). The first takes what it needs.
+# For each number of threads and lanes, a second and a third batch size get a compiled model only while the weights of
+# these models have fewer bytes together. A compiled model takes twice its weights: 1.1 GB for VGG-16.
 STATIC_BYTES = 192 << 20
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -150,9 +151,9 @@ class OpenVinoPart(EnginePart):
 
     def _may_add(self, num_static: int) -> bool:
         """Returns whether one more batch size gets a compiled model of its own, beside ``num_static`` others."""
-        if num_static in (0, MAX_STATIC):
-            return num_static == 0
-        return (1 + num_static) * approximate_weight_bytes(self.graph) <= STATIC_BYTES
+        if num_static == 0:
+            return True
+        return num_static < MAX_STATIC and (1 + num_static) * approximate_weight_bytes(self.graph) <= STATIC_BYTES
 
     def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:
         """Compiles the graph for inputs of these shapes, or for any batch size."""

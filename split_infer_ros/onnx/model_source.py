@@ -20,7 +20,7 @@ def num_weight_bytes(graph: OnnxGraph) -> int:
 
 
 def approximate_weight_bytes(graph: OnnxGraph) -> int:
-    """Returns about how many bytes all weights of a graph have. A graph that was not read yet is not read for this."""
+    """Returns about how many bytes the weights of a graph have. The size of a file with its content is enough."""
     if graph.content is not None:
         with suppress(OSError):
             return graph.content.stat().st_size

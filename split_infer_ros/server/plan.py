@@ -40,7 +40,7 @@ class Plan:
         pool: the slots for features.
         preprocessor: turns images into the backbone's input.
         memory_reason: why the pool has its memory policy.
-        warm_up_sizes: the batch sizes that are run before frames come.
+        warm_up_sizes: the batch sizes that should run before frames come.
         memory: the memory of pre-processed images and activations on a GPU.
         weight_bytes: bytes of the model's backbone weights, in the memory of CPU and GPU together.
         graphs: the backbone recorded as CUDA graphs; None if it is not recorded.
@@ -175,8 +175,8 @@ class Plan:
             self.pool.slots.fetch(lease.slot, count)
         return copy_stream.fence()
 
-    def warm_up(self, stream: Stream, copy_stream: Stream) -> None:
-        """Runs blank batches, because the first batches choose kernels, pack weights and allocate memory.
+    def warm_up(self, sizes: Sequence[int], stream: Stream, copy_stream: Stream) -> None:
+        """Runs blank batches of some sizes, because the first ones choose kernels, pack weights and allocate memory.
 
         Does nothing if no slot is free.
         """
@@ -186,16 +186,16 @@ class Plan:
         blank = Pixels.blank()
         try:
             with inference_mode():
-                for count in self.warm_up_sizes:
+                for count in sizes:
                     for _ in range(WARM_UP_RUNS):
                         loaded = self.load([blank] * count, lease)
                         self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
         finally:
             self.pool.revoke(lease)
 
-    def warm_up_beside(self) -> None:
-        """Runs blank batches on a CPU, without a slot, so that frames that come meanwhile can use all slots."""
+    def warm_up_beside(self, sizes: Sequence[int]) -> None:
+        """Runs blank batches of some sizes on a CPU, without a slot, so that frames that come can use all slots."""
         with inference_mode():
-            for count in self.warm_up_sizes:
+            for count in sizes:
                 for _ in range(WARM_UP_RUNS):
                     start_backbone(self.backbone, self.preprocessor.load([Pixels.blank()] * count).images)

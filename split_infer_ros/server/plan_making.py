@@ -151,5 +151,5 @@ def _prepare_on_gpu(plan: Plan) -> Plan:
             return replace(plan, graphs=graphs)
         except CaptureError as error:
             plan = replace(plan, graph_note=f"{model.entry.name} runs without CUDA graphs, more slowly: {error}")
-    plan.warm_up(Stream(model.device), Stream(model.device))
+    plan.warm_up(plan.warm_up_sizes, Stream(model.device), Stream(model.device))
     return plan

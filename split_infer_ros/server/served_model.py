@@ -92,7 +92,7 @@ class ServedModel:
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
-        self._warm_up = WarmUp(num_lanes)
+        self._warm_up = WarmUp(num_lanes, measures=settings.measures)
         self.head: HeadStage | None = None
         report = partial(callbacks.on_error, key)
         transport = opened.transport

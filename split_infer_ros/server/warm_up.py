@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -24,12 +24,16 @@ class WarmUp:
 
     With another number of threads, an engine would prepare the model again while frames flow.
 
+    If costs of executions are measured on a CPU, single images are enough. An engine may compile each batch size, which
+    takes memory. Batches of several images come only if measuring, which runs them, shows that they save time.
+
     Args:
         num_lanes: the server's number of lanes; 0: none.
+        measures: whether the server measures costs of executions.
     """
 
-    def __init__(self, num_lanes: int) -> None:
-        self._num_lanes = num_lanes
+    def __init__(self, num_lanes: int, *, measures: bool = False) -> None:
+        self._num_lanes, self._measures = num_lanes, measures
 
     def can_use_lanes(self, plan: Plan) -> bool:
         """Returns whether two batches of the plan may be computed side by side."""
@@ -46,7 +50,7 @@ class WarmUp:
         model = plan.model
         on_all = partial(_set_up, model.execution_config.engine, model.execution_config.threads)
         set_up: Callable[[], None] = on_all if model.device.type == "cpu" else use_one_thread
-        self._run(1, set_up, lambda: plan.warm_up(Stream(model.device), Stream(model.device)))
+        self._run(1, set_up, lambda: plan.warm_up(self._sizes(plan), Stream(model.device), Stream(model.device)))
 
     def run_on_lanes(self, plan: Plan) -> None:
         """Runs a plan's blank batches on all lanes at once. The plan may compute batches meanwhile.
@@ -56,7 +60,12 @@ class WarmUp:
         if self.prepares_lanes(plan):
             lane_threads = max(1, max_threads() // self._num_lanes)
             set_up = partial(_set_up, plan.model.execution_config.engine, lane_threads, self._num_lanes)
-            self._run(self._num_lanes, set_up, plan.warm_up_beside)
+            self._run(self._num_lanes, set_up, lambda: plan.warm_up_beside(self._sizes(plan)))
+
+    def _sizes(self, plan: Plan) -> Sequence[int]:
+        model = plan.model
+        is_single = self._measures and model.device.type == "cpu" and model.network.has_one_graph
+        return plan.warm_up_sizes[:1] if is_single else plan.warm_up_sizes
 
     def _run(self, num_threads: int, set_up: Callable[[], None], work: Callable[[], None]) -> None:
         with ThreadPoolExecutor(num_threads, initializer=set_up) as executor:

@@ -46,8 +46,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     found: list[Plan] = []
     warm_up_beside = Plan.warm_up_beside
 
-    def note(plan: Plan) -> None:
-        warm_up_beside(plan)
+    def note(plan: Plan, sizes: Sequence[int]) -> None:
+        warm_up_beside(plan, sizes)
         found.append(plan)
 
     monkeypatch.setattr(Plan, "warm_up_beside", note)
@@ -103,7 +103,7 @@ def test_tenants_measure_lanes_once_these_are_prepared(engine: Engine, prepared:
 
 
 def test_lanes_that_cannot_be_prepared_cost_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(plan: Plan) -> None:
+    def fail(plan: Plan, sizes: Sequence[int]) -> None:
         raise MemoryError("no room for lanes")
 
     monkeypatch.setattr(Plan, "warm_up_beside", fail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.runtime.device import CPU
+from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 from split_infer_ros.server import warm_up
 from split_infer_ros.server.settings import StageSettings
@@ -31,19 +32,25 @@ class WatchedPlan:
         model: says which engine runs, and where.
         in_slots: the threads and lanes of each engine's batch that takes a slot.
         beside: the same of those that take none; they wait for each other.
+        sizes: the batch sizes that run, each time.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.settings = StageSettings(lane_limit=Objective.BALANCED.latency_limit)
-        self.model = SimpleNamespace(execution_config=ExecutionConfig(engine=engine, threads=NUM_CORES), device=CPU)
+        config, network = ExecutionConfig(engine=engine, threads=NUM_CORES), SimpleNamespace(has_one_graph=True)
+        self.model = SimpleNamespace(execution_config=config, device=CPU, network=network)
+        self.warm_up_sizes = (1, 8)
+        self.sizes: list[Sequence[int]] = []
         self.in_slots: list[tuple[int, int]] = []
         self.beside: list[tuple[int, int]] = []
         self._lanes = threading.Barrier(NUM_LANES)
 
-    def warm_up(self, stream: object, copy_stream: object) -> None:
+    def warm_up(self, sizes: Sequence[int], stream: object, copy_stream: object) -> None:
+        self.sizes.append(sizes)
         self.in_slots.append((engine_threads(), engine_lanes()))
 
-    def warm_up_beside(self) -> None:
+    def warm_up_beside(self, sizes: Sequence[int]) -> None:
+        self.sizes.append(sizes)
         self._lanes.wait(MEET_S)
         self.beside.append((engine_threads(), engine_lanes()))
 
@@ -64,6 +71,27 @@ def test_lanes_run_blank_batches_at_the_same_time_and_without_slots(monkeypatch:
     assert warmer.can_use_lanes(plan)
     warmer.run_on_lanes(plan)
     assert (plan.in_slots, plan.beside) == ([], [(NUM_CORES // NUM_LANES, NUM_LANES)] * NUM_LANES)
+
+
+def test_where_costs_are_measured_single_images_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring runs larger batches, as far as they save time."""
+    _, plan = made(monkeypatch, Engine.OPENVINO)
+    for warmer in (WarmUp(NUM_LANES), WarmUp(NUM_LANES, measures=True)):
+        warmer.run(plan)
+        warmer.run_on_lanes(plan)
+    assert plan.sizes == [(1, 8)] * (1 + NUM_LANES) + [(1,)] * (1 + NUM_LANES)
+
+
+@pytest.mark.parametrize("what", ["a model that is traced for each batch size", "a GPU"])
+def test_all_batch_sizes_run_where_each_must_be_prepared(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = made(monkeypatch, Engine.TORCH)
+    if what == "a GPU":
+        plan.model.device = Device("cuda:0")
+        monkeypatch.setattr(warm_up, "Stream", lambda device: None)
+    else:
+        plan.model.network.has_one_graph = False
+    WarmUp(NUM_LANES, measures=True).run(plan)
+    assert plan.sizes == [(1, 8)]
 
 
 def test_a_lane_of_one_core_is_too_slow_to_be_tried_for_the_default_objective(monkeypatch: pytest.MonkeyPatch) -> None:

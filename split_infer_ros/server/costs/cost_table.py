@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
 MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
+MIN_SAVING = 0.1  # on a CPU, larger batches are measured only if two images save this share: each may be compiled
 MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
 FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, for each new plan of a model
 
@@ -203,8 +204,8 @@ class CostTable:
                     yield batch
 
     def _batches_to_measure(self, mode: int, name: str) -> Iterator[Combination]:
-        """Yields the model's smallest batch size without a cost, if that batch is expected to be short."""
-        expected_s = 0.0
+        """Yields the model's smallest batch size without a cost, if that batch is expected to be short, and may pay."""
+        expected_s = 0.0  # twice the seconds of half as many images
         for size in measured_sizes(self.max_batch_size, graphs=self._graphs):
             batch = combination_of({name: size})
             if self._has_failed(mode, batch) or expected_s > MAX_EXECUTION_S:
@@ -212,6 +213,8 @@ class CostTable:
             seconds = self._find_s(mode, {name: size})
             if seconds is None:
                 yield batch
+                return
+            if size == 2 and not self._graphs and seconds > (1 - MIN_SAVING) * expected_s:
                 return
             expected_s = 2 * seconds
 

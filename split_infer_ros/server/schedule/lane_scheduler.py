@@ -124,7 +124,14 @@ class LaneScheduler:
                 return ScheduledExecution()
             return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes, misses_lane)
         able = queue if on_lanes is None else [request for request in queue if request.model in on_lanes]
-        decision = decide(able, modes.lane, now=now, rules=_without_fusing(rules), fastest_costs=modes.whole)
+        decision = decide(
+            able,
+            modes.lane,
+            now=now,
+            rules=_without_fusing(rules),
+            fastest_costs=modes.whole,
+            num_lanes=self._num_lanes,
+        )
         return _scheduled(decision, min(self._free_lanes), modes)
 
     def begin(self, execution: ScheduledExecution, now: float, processor_s: float | None = None) -> None:

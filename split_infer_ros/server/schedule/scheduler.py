@@ -109,6 +109,7 @@ def decide(
     now: float,
     rules: Rules,
     fastest_costs: ExecutionCosts | None = None,
+    num_lanes: int = 1,
 ) -> Decision:
     """Returns the next execution, and requests that are too late.
 
@@ -121,6 +122,7 @@ def decide(
         rules: how requests may be combined.
         fastest_costs: the costs of a faster execution mode, if there is one. ``costs`` decide whether the first request
             is late. The others may still run in the faster mode, so ``fastest_costs`` decide for them.
+        num_lanes: how many executions run at the same time.
     """
     fastest_costs = fastest_costs or costs
     window: list[Request] = []
@@ -139,7 +141,7 @@ def decide(
         return Decision(late=tuple(late))
     if len(window) == 1:  # nothing can join the first request, which is always served
         return Decision((RequestBatch(window[0].model, (window[0],)),), tuple(late))
-    batches = _combine(window, costs, now=now, rules=rules)
+    batches = _combine(window, costs, now=now, rules=rules, num_waiting=len(queue), num_lanes=num_lanes)
     if rules.stack and costs.stacks:
         stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)
         if stacked is not None:
@@ -150,11 +152,19 @@ def decide(
     return Decision(batches, tuple(late))
 
 
-def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules) -> tuple[RequestBatch, ...]:
+def _combine(
+    window: Sequence[Request],
+    costs: ExecutionCosts,
+    *,
+    now: float,
+    rules: Rules,
+    num_waiting: int,
+    num_lanes: int,
+) -> tuple[RequestBatch, ...]:
     """Returns the execution that serves the first request, and all requests that may join it.
 
-    A request joins only if that saves time. The other requests run next, perhaps on another lane. No request misses its
-    deadline because others join: requests that would meet their deadline alone still meet it.
+    A request joins only if that saves time; see ``_saves_time``. The other requests run next, perhaps on another lane.
+    No request misses its deadline because others join: requests that would meet their deadline alone still meet it.
     """
     first = window[0]
     waiting = Counter([request.model for request in window])
@@ -182,9 +192,15 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
             counts[model] = count + 1
             joined_s = costs.execution_s(counts)
             meets_deadline = now + joined_s <= request.deadline_s
-            saves_time = count > 0 or (1 + NOISE_MARGIN) * joined_s <= execution_s + costs.batch_s(model, 1)
             if request is first or (
-                saves_time
+                _saves_time(
+                    joined_s,
+                    execution_s,
+                    costs.batch_s(model, 1),
+                    num_joined=sum(counts.values()) - 1,
+                    num_waiting=num_waiting,
+                    num_lanes=1 if rules.timeout_s else num_lanes,
+                )
                 and now + joined_s <= tightest_deadline_s
                 and (meets_deadline or request.when_late is not _DROP)
             ):
@@ -199,6 +215,33 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
                 del counts[model]
         skipped.add(request.source)
     return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())
+
+
+def _saves_time(
+    joined_s: float, execution_s: float, alone_s: float, *, num_joined: int, num_waiting: int, num_lanes: int
+) -> bool:
+    """Returns whether it saves time if one more request joins an execution.
+
+    On all cores, and on a GPU, the execution must take less time than both parts one after the other (§II-B). On lanes,
+    all waiting requests together must be done sooner. The requests that were chosen before wait for the one that joins,
+    which another lane would serve. Those behind the execution gain what joining saves. If few requests wait, as with
+    cameras whose latest images count, joining must save much.
+
+    Args:
+        joined_s: the seconds of the execution if the request joins.
+        execution_s: the seconds of the execution without it.
+        alone_s: the seconds of the request alone.
+        num_joined: how many requests the execution has without it.
+        num_waiting: how many requests wait in all, with those of the execution.
+        num_lanes: how many executions run at the same time.
+    """
+    joined_s *= 1 + NOISE_MARGIN
+    if num_lanes == 1:
+        return joined_s <= execution_s + alone_s
+    num_behind = num_waiting - num_joined - 1
+    together_s = (num_joined + 1) * joined_s + num_behind * joined_s / num_lanes
+    apart_s = num_joined * execution_s + execution_s / num_lanes + alone_s
+    return together_s <= apart_s + num_behind * (execution_s + alone_s) / num_lanes
 
 
 def _by_model(requests: Sequence[Request]) -> tuple[RequestBatch, ...]:

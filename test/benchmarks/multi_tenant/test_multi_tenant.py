@@ -74,7 +74,7 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
     assert found["at 3 times capacity: mean delay, times sequential's"].found.value == pytest.approx(0.75)
     assert found["at 3 times capacity: mean delay, times the best rival's"].found.value == pytest.approx(0.75 / 0.95)
     assert found["at 3 times capacity: mean delay, times the best rival's"].goal == pytest.approx(
-        delay_bound(IMAGE_RATIO)
+        delay_bound(IMAGE_RATIO, 3.0)
     )
     assert found["at 3 times capacity: p99 delay, times the best rival's"].goal == 1.0
     assert found["at 3 times capacity: throughput, times the best rival's"].found.value == pytest.approx(1.5 / 1.1)
@@ -97,14 +97,15 @@ def test_lighter_loads_claim_delays_alone() -> None:
 
 
 def test_the_delay_of_a_growing_queue_follows_from_the_cost_of_a_merged_image() -> None:
-    assert delay_bound(1.2) == delay_bound(1.0) == 1.0
-    assert delay_bound(0.5) == pytest.approx(0.25 + 0.05)
+    assert delay_bound(1.2, 3.0) == delay_bound(1.0, 3.0) == delay_bound(0.99, 3.0) == delay_bound(0.5, 1.0) == 1.0
+    assert delay_bound(0.5, 3.0) == pytest.approx(0.25 + 0.05)
+    assert delay_bound(0.1, 3.0) == 0.05
     # 300 requests arrive in 100 s. Merged, an image takes half of the single image's second.
     arrivals = [number / 3 for number in range(300)]
     single, merged = (
         sum(number * image_s - arrival for number, arrival in enumerate(arrivals)) for image_s in (1.0, 0.5)
     )
-    assert merged / single == pytest.approx(delay_bound(0.5) - 0.05, rel=1e-6)
+    assert merged / single == pytest.approx(delay_bound(0.5, 3.0) - 0.05, rel=1e-6)
 
 
 def test_rows_say_for_which_models_merging_pays() -> None:

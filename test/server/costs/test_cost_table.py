@@ -23,13 +23,17 @@ def make_table(path: Path, max_batch_size: int = 4, key: Key = KEY) -> CostTable
     return CostTable(key, Database(path), max_batch_size=max_batch_size, graphs=False)
 
 
-def measure_all(table: CostTable, image_s: float) -> list[Combination]:
-    """Everything that the table wants measured, in order; each image takes ``image_s`` seconds."""
+def measure_all(table: CostTable, image_s: float, saving: float = 0.5) -> list[Combination]:
+    """Everything that the table wants measured, in order.
+
+    A model's first image takes ``image_s`` seconds, and each further one saves a part of that.
+    """
     measured: list[Combination] = []
     while (combination := table.next_to_measure()) is not None:
         assert combination not in measured
         measured.append(combination)
-        table.add_measured(combination, [image_s * sum(count for _, count in combination)] * 3)
+        images = sum(1 + (count - 1) * (1 - saving) for _, count in combination)
+        table.add_measured(combination, [image_s * images] * 3)
     table.save_costs()
     return measured
 
@@ -43,10 +47,21 @@ def test_batches_of_one_model_are_measured_first(tmp_path: Path) -> None:
         (("one", 1), ("two", 1)), (("one", 2), ("two", 2)),
     ]  # fmt: skip
     costs = table.costs().whole
-    assert costs.alone_s["big"] == {1: 0.001, 2: 0.002, 4: 0.004}
-    assert costs.fused_s[("one", 2), ("two", 2)] == 0.004
+    assert costs.alone_s["big"] == {1: 0.001, 2: 0.0015, 4: 0.0025}
+    assert costs.fused_s[("one", 2), ("two", 2)] == 0.003
     assert costs.is_small("one")
     assert not costs.is_small("big")
+
+
+@pytest.mark.parametrize(("saving", "sizes"), [(0.5, [1, 2, 4, 8]), (0.3, [1, 2, 4, 8]), (0.1, [1, 2]), (0.0, [1, 2])])
+def test_large_batches_are_measured_if_two_images_save_a_tenth(tmp_path: Path, saving: float, sizes: list[int]) -> None:
+    """Each size may be compiled. A second image that saves a tenth saves a twentieth of both."""
+    table = make_table(tmp_path / "a", max_batch_size=8)
+    table.add_model("one", MODELS["one"], "x")
+    assert measure_all(table, 0.001, saving) == [(("one", size),) for size in sizes]
+    costs = table.costs().whole
+    assert costs.batch_s("one", 8) == pytest.approx(0.001 * (8 - 7 * saving if len(sizes) > 2 else 4 * (2 - saving)))
+    assert (costs.best_batch_size("one", 8) > 2) == (len(sizes) > 2)
 
 
 def test_a_model_that_normalises_images_is_timed_with_pixels(tmp_path: Path) -> None:
@@ -72,7 +87,7 @@ def test_time_for_fused_models_is_bounded(tmp_path: Path) -> None:
     table = make_table(tmp_path / "a", max_batch_size=1)
     for index in range(10):
         table.add_model(f"m{index}", MODELS["one"], f"variant {index}")
-    fused = measure_all(table, 0.05)[10:]
+    fused = measure_all(table, 0.05, saving=0.0)[10:]
     assert 3 * 0.05 * sum(sum(count for _, count in combination) for combination in fused[:-1]) < FUSION_BUDGET_S
     assert 0 < len(fused) < MAX_FUSED
 
@@ -87,7 +102,10 @@ def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> No
         again.load_costs()
         again.add_model(name, MODELS[model], model)
     assert measure_all(again, 1.0) == []
-    assert again.costs().whole.fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
+    assert again.costs().whole.fused_s == {
+        (("other", 1), ("two", 1)): 0.002,
+        (("other", 2), ("two", 2)): 0.003,
+    }
     elsewhere = make_table(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
     elsewhere.load_costs()
     elsewhere.add_model("one", MODELS["one"], "one")
@@ -159,7 +177,7 @@ def test_plans_in_turns_have_one_time_for_fused_models(tmp_path: Path) -> None:
 def test_every_recorded_size_is_measured(tmp_path: Path) -> None:
     table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=11, graphs=True)
     table.add_model("one", MODELS["one"], "x")
-    assert measure_all(table, 0.001) == [(("one", size),) for size in (1, 2, 3, 4, 5, 6, 7, 8, 16)]
+    assert measure_all(table, 0.001, saving=0.0) == [(("one", size),) for size in (1, 2, 3, 4, 5, 6, 7, 8, 16)]
     assert table.costs().whole.batch_s("one", 5) == 0.005
     assert table.costs().whole.batch_s("one", 9) == 0.016, "it is padded"
 
