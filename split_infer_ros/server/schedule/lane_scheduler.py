@@ -122,7 +122,9 @@ class LaneScheduler:
         if misses_lane or not wants_lane or self._lacks_comparison(window, modes):
             if lanes_run:
                 return ScheduledExecution()
-            return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes, misses_lane)
+            num_at_once = 1 if self._num_lanes else None
+            decision = decide(queue, modes.whole, now=now, rules=rules, num_at_once=num_at_once)
+            return _scheduled(decision, None, modes, misses_lane)
         able = queue if on_lanes is None else [request for request in queue if request.model in on_lanes]
         decision = decide(
             able,
@@ -130,7 +132,7 @@ class LaneScheduler:
             now=now,
             rules=_without_fusing(rules),
             fastest_costs=modes.whole,
-            num_lanes=self._num_lanes,
+            num_at_once=self._num_lanes,
         )
         return _scheduled(decision, min(self._free_lanes), modes)
 

@@ -109,7 +109,7 @@ def decide(
     now: float,
     rules: Rules,
     fastest_costs: ExecutionCosts | None = None,
-    num_lanes: int = 1,
+    num_at_once: int | None = None,
 ) -> Decision:
     """Returns the next execution, and requests that are too late.
 
@@ -122,7 +122,8 @@ def decide(
         rules: how requests may be combined.
         fastest_costs: the costs of a faster execution mode, if there is one. ``costs`` decide whether the first request
             is late. The others may still run in the faster mode, so ``fastest_costs`` decide for them.
-        num_lanes: how many executions run at the same time.
+        num_at_once: how many executions run at the same time, on a CPU with lanes; None elsewhere. See
+            ``_saves_time``.
     """
     fastest_costs = fastest_costs or costs
     window: list[Request] = []
@@ -141,7 +142,7 @@ def decide(
         return Decision(late=tuple(late))
     if len(window) == 1:  # nothing can join the first request, which is always served
         return Decision((RequestBatch(window[0].model, (window[0],)),), tuple(late))
-    batches = _combine(window, costs, now=now, rules=rules, num_waiting=len(queue), num_lanes=num_lanes)
+    batches = _combine(window, costs, now=now, rules=rules, num_waiting=len(queue), num_at_once=num_at_once)
     if rules.stack and costs.stacks:
         stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)
         if stacked is not None:
@@ -159,7 +160,7 @@ def _combine(
     now: float,
     rules: Rules,
     num_waiting: int,
-    num_lanes: int,
+    num_at_once: int | None,
 ) -> tuple[RequestBatch, ...]:
     """Returns the execution that serves the first request, and all requests that may join it.
 
@@ -199,7 +200,7 @@ def _combine(
                     costs.batch_s(model, 1),
                     num_joined=sum(counts.values()) - 1,
                     num_waiting=num_waiting,
-                    num_lanes=1 if rules.timeout_s else num_lanes,
+                    num_at_once=None if rules.timeout_s else num_at_once,
                 )
                 and now + joined_s <= tightest_deadline_s
                 and (meets_deadline or request.when_late is not _DROP)
@@ -218,14 +219,15 @@ def _combine(
 
 
 def _saves_time(
-    joined_s: float, execution_s: float, alone_s: float, *, num_joined: int, num_waiting: int, num_lanes: int
+    joined_s: float, execution_s: float, alone_s: float, *, num_joined: int, num_waiting: int, num_at_once: int | None
 ) -> bool:
     """Returns whether it saves time if one more request joins an execution.
 
-    On all cores, and on a GPU, the execution must take less time than both parts one after the other (§II-B). On lanes,
-    all waiting requests together must be done sooner. The requests that were chosen before wait for the one that joins,
-    which another lane would serve. Those behind the execution gain what joining saves. If few requests wait, as with
-    cameras whose latest images count, joining must save much.
+    By the paper (§II-B), the execution must take less time than both parts one after the other. This serves the most
+    requests. On a GPU, merging saves much, so each request is done sooner as well. On the cores of a CPU it saves
+    little. There, all waiting requests together must be done sooner. Those that were chosen before wait for the one
+    that joins, and those behind the execution gain what joining saves. So if few requests wait, as with cameras whose
+    latest images count, joining must save much.
 
     Args:
         joined_s: the seconds of the execution if the request joins.
@@ -233,15 +235,15 @@ def _saves_time(
         alone_s: the seconds of the request alone.
         num_joined: how many requests the execution has without it.
         num_waiting: how many requests wait in all, with those of the execution.
-        num_lanes: how many executions run at the same time.
+        num_at_once: how many executions run at the same time; None: the paper's rule.
     """
     joined_s *= 1 + NOISE_MARGIN
-    if num_lanes == 1:
+    if num_at_once is None:
         return joined_s <= execution_s + alone_s
     num_behind = num_waiting - num_joined - 1
-    together_s = (num_joined + 1) * joined_s + num_behind * joined_s / num_lanes
-    apart_s = num_joined * execution_s + execution_s / num_lanes + alone_s
-    return together_s <= apart_s + num_behind * (execution_s + alone_s) / num_lanes
+    together_s = (num_joined + 1) * joined_s + num_behind * joined_s / num_at_once
+    apart_s = num_joined * execution_s + execution_s / num_at_once + alone_s
+    return together_s <= apart_s + num_behind * (execution_s + alone_s) / num_at_once
 
 
 def _by_model(requests: Sequence[Request]) -> tuple[RequestBatch, ...]:

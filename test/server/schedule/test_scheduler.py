@@ -72,6 +72,35 @@ def drain(queue: RequestQueue, costs: ExecutionCosts = COSTS, rules: Rules = RUL
     return executions
 
 
+@pytest.mark.parametrize(
+    ("two_s", "num_waiting", "num_at_once", "expected"),
+    [
+        (1.8, 2, None, 2),  # the paper's rule: less time than one after the other
+        (1.8, 2, 1, 1),  # the first would wait 0.8 s for a second that gains 0.2 s
+        (1.8, 2, 2, 1),
+        (1.4, 2, 1, 2),
+        (1.4, 2, 2, 1),  # the other lane would be as quick
+        (1.8, 40, 1, 2),  # each of those behind gains 0.2 s
+        (1.8, 40, 2, 2),
+        (1.99, 1000, 1, 1),  # within the noise
+    ],
+)
+def test_on_a_cpu_requests_are_merged_if_all_that_wait_are_done_sooner(
+    two_s: float, num_waiting: int, num_at_once: int | None, expected: int
+) -> None:
+    costs = ExecutionCosts({"a": 1}, {"a": {1: 1.0, 2: two_s}})
+    queue = queue_of(*[(str(number), "a") for number in range(num_waiting)])
+    decision = decide(queue, costs, now=0.0, rules=Rules(window=2), num_at_once=num_at_once)
+    assert numbers_by_model(decision) == {"a": list(range(expected))}
+
+
+def test_who_waits_for_full_batches_gets_them() -> None:
+    """With a timeout, the user wants the most frames."""
+    costs, queue = ExecutionCosts({"a": 1}, {"a": {1: 1.0, 2: 1.8}}), queue_of(("1", "a"), ("2", "a"))
+    decision = decide(queue, costs, now=0.0, rules=Rules(window=2, timeout_s=0.1), num_at_once=1)
+    assert numbers_by_model(decision) == {"a": [0, 1]}
+
+
 def test_batches_are_merged_and_small_models_fused() -> None:
     """The paper's Fig. 3: five requests over three models take two executions."""
     rows = [("1", "c"), ("2", "a"), ("3", "b"), ("4", "c"), ("5", "b")]
