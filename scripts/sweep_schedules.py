@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "test" / "helpers")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate  # noqa: E402
 
@@ -80,8 +80,8 @@ def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str
 def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dict[str, object]:
     """Compiles one schedule; returns the processor time in seconds and the compiler's report."""
     import torch
-    from offline_triton import compile_launches
 
+    from benchmarks.common.offline_triton import compile_launches
     from split_infer_ros.vision_ops.kernels.convolution import depthwise, pointwise
     from split_infer_ros.vision_ops.kernels.windowed_convolution import windowed
 

@@ -14,6 +14,7 @@ import torch
 from split_infer_ros.search.space import Config
 
 THREADS_PER_WARP = 32
+WARP_REGISTERS_UNIT = 256  # a warp gets registers in steps of so many
 MAX_ACCUMULATORS = 128  # sums that a thread can hold in its 255 registers
 MAX_TILE_PRODUCTS = 4096  # products in a thread's code for multiplied tiles, if no tensor core computes them
 MAX_DEPTHWISE_PRODUCTS = 1024  # fewer, because each tap of the kernel computes addresses and masks as well
@@ -51,6 +52,68 @@ def gpu_limits(device: torch.device) -> GpuLimits:
 
     major, minor = torch.cuda.get_device_capability(device)
     return GpuLimits(10 * major + minor, max_shared_mem(device.index))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What a program of a compiled kernel takes, as the compiler reports it.
+
+    Attributes:
+        registers: registers of a thread.
+        shared_bytes: shared memory of the program.
+        warps: warps that share the program.
+    """
+
+    registers: int
+    shared_bytes: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiprocessorLimits:
+    """What the programs that are resident on one multiprocessor of a GPU share.
+
+    Attributes:
+        shared_bytes: their shared memory.
+        registers: their registers.
+        reserved_bytes: shared memory of each program that the system takes; none before Ampere.
+    """
+
+    shared_bytes: int
+    registers: int = 64 << 10
+    reserved_bytes: int = 1 << 10
+
+
+@cache
+def multiprocessor_limits(device: torch.device) -> MultiprocessorLimits:
+    """Returns the limits of a GPU's multiprocessors.
+
+    Args:
+        device: a GPU, with its index.
+    """
+    found = torch.cuda.get_device_properties(device)
+    reserved_bytes = 0 if 10 * found.major + found.minor < AMPERE else 1 << 10
+    return MultiprocessorLimits(
+        found.shared_memory_per_multiprocessor, found.regs_per_multiprocessor, reserved_bytes
+    )
+
+
+def residency_rejection(kernel: KernelResources, gpu: MultiprocessorLimits, programs: int = 2) -> str | None:
+    """Returns why programs of a kernel cannot be resident on one multiprocessor together, as a sentence; None if they can.
+
+    Args:
+        kernel: the compiled kernel. A fused one has what the larger of its two layers takes.
+        gpu: the multiprocessor's limits.
+        programs: how many programs are to be resident.
+    """
+    of_warp = -(-kernel.registers * THREADS_PER_WARP // WARP_REGISTERS_UNIT) * WARP_REGISTERS_UNIT
+    registers = programs * kernel.warps * of_warp
+    if registers > gpu.registers:
+        return f"{programs} programs take {registers:,} registers; a multiprocessor has {gpu.registers:,}."
+    shared = programs * (kernel.shared_bytes + gpu.reserved_bytes)
+    if shared > gpu.shared_bytes:
+        return f"{programs} programs take {shared:,} bytes of shared memory; a multiprocessor has {gpu.shared_bytes:,}."
+    return None
 
 
 def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:

@@ -22,9 +22,9 @@ import pytest
 
 pytest.importorskip("triton", reason="needs Triton")
 
-from gpu_targets import SHARED_BYTES
+from benchmarks.common.gpu_targets import SHARED_BYTES
 from kernel_launches import Launch, launches
-from offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
+from benchmarks.common.offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
 from triton.runtime.jit import JITFunction
 
 from split_infer_ros.vision_ops import kernels

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gpu_targets import SHARED_BYTES
+from benchmarks.common.gpu_targets import SHARED_BYTES
 
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection

@@ -10,7 +10,7 @@ has more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from split_infer_ros.vision_ops.kernels.convolution import clamped
+from split_infer_ros.vision_ops.launch_limits import KernelResources
 
 
 class LayerArguments(NamedTuple):
@@ -98,10 +99,20 @@ def fused(
     """
     one = layer_arguments(maps, weights, bias, **first)
     two = layer_arguments(other_maps, other_weights, other_bias, **second)
-    _fused[one.programs + two.programs,](
-        one, two, one.programs, two.programs, enable_fp_fusion=True, num_warps=warps
-    )
+    programs = one.programs, two.programs
+    _fused[sum(programs),](one, two, *programs, enable_fp_fusion=True, num_warps=warps)
     return one.result, two.result
+
+
+def fused_resources(
+    tensors: Sequence[Tensor], *, first: Mapping[str, Any], second: Mapping[str, Any], warps: int
+) -> KernelResources:
+    """Compiles the kernel that ``fused`` launches with these arguments on a GPU, and returns what its programs take."""
+    one, two = layer_arguments(*tensors[:3], **first), layer_arguments(*tensors[3:], **second)
+    options = {"enable_fp_fusion": True, "num_warps": warps}
+    kernel = _fused.warmup(one, two, one.programs, two.programs, grid=(1,), **options)
+    kernel._init_handles()  # loads it, because the driver knows the registers
+    return KernelResources(kernel.n_regs, kernel.metadata.shared, warps)
 
 
 def layer_arguments(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -37,6 +37,7 @@ class Compiled:
         shared_bytes: the bytes of memory that the threads of a block share.
         registers: the number of registers of a thread.
         spilled_bytes: the bytes of a thread's values that found no register.
+        warps: warps that share a program.
     """
 
     kernel: str
@@ -47,6 +48,7 @@ class Compiled:
     shared_bytes: int
     registers: int
     spilled_bytes: int
+    warps: int
 
 
 def compile_launches(launch: Callable[[], object], target: int) -> list[Compiled]:
@@ -86,14 +88,15 @@ class _OfflineDriver:
 
 def _compiled(function: Any, kernel: Any, target: int) -> Compiled:
     source = kernel.src
-    constants = {path[0] for path in source.constants}
     types, numbers = {}, {}
     for place, param in enumerate(function.params):
-        kind = source.signature[param.name]
-        if kind.startswith("*"):
-            types[param.name] = kind[1:]
-        elif not param.is_constexpr and (place in constants or kind.startswith("i")):
-            numbers[param.name] = ONE if place in constants else SIXTEENS if source.attrs.get((place,)) else ANY
+        if param.is_constexpr:
+            continue
+        for path, name, kind in _leaves((place,), param.name, source.signature[param.name]):
+            if kind.startswith("*"):
+                types[name] = kind[1:]
+            elif path in source.constants or kind.startswith("i"):
+                numbers[name] = ONE if path in source.constants else SIXTEENS if source.attrs.get(path) else ANY
     if kernel.hash not in _RESOURCES:  # one launch may run a kernel many times, and a program reads what it needs
         _RESOURCES[kernel.hash] = _resources(kernel)
     registers, spilled_bytes = _RESOURCES[kernel.hash]
@@ -106,7 +109,18 @@ def _compiled(function: Any, kernel: Any, target: int) -> Compiled:
         shared_bytes=kernel.metadata.shared,
         registers=registers,
         spilled_bytes=spilled_bytes,
+        warps=kernel.metadata.num_warps,
     )
+
+
+def _leaves(path: tuple[int, ...], name: str, kind: Any) -> Iterator[tuple[tuple[int, ...], str, str]]:
+    """Yields place, name and type of an argument, or of each member of a named tuple that is no constant."""
+    if isinstance(kind, str):
+        yield path, name, kind
+        return
+    for place, (member, each) in enumerate(kind._asdict().items()):
+        if not member.isupper():  # the names of constants are in capitals
+            yield from _leaves((*path, place), f"{name}.{member}", each)
 
 
 def _resources(kernel: Any) -> tuple[int, int]:
