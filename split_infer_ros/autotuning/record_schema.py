@@ -30,7 +30,7 @@ from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
 
 EXECUTION = "execution"  # batches of several models as one
-OPERATORS = ("box_nms", *(template.value for template in SPACES))
+OPERATORS = ("box_nms", "merged layer", "fused layers", *(template.value for template in SPACES))
 SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
 ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds of tasks whose configurations are alternatives
 MAX_CORES, MAX_BATCH_SIZE = 1024, 256

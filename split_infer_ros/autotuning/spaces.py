@@ -66,7 +66,8 @@ def network_space(
         "micro_batch": tuple(micro_batches),
     }
     # A compiler cannot look into convolutions with kernels of their own. A compiled model is frozen, and so folded.
-    own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]
+    torchs_kernels = Convolutions.CHANNELS_LAST, Convolutions.CONTIGUOUS
+    own_kernels = [kind.value for kind in Convolutions if kind not in torchs_kernels]
     compiled = [each.value for each in Compiler if each is not Compiler.NONE]
     excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in own_kernels for name in compiled]
     excludes += [{"folding": False, "compiler": name} for name in compiled]
@@ -120,7 +121,7 @@ def _convolutions_on(device: str | None, engines: Sequence[str]) -> list[Convolu
 
         blocked = [Convolutions.BLOCKED] if has_onednn_graphs() else []
         return [Convolutions.PACKED, *blocked, Convolutions.CHANNELS_LAST, Convolutions.CONTIGUOUS]
-    triton = [Convolutions.TRITON] if importlib.util.find_spec("triton") else []
+    triton = [Convolutions.TRITON, Convolutions.MERGED] if importlib.util.find_spec("triton") else []
     return [Convolutions.PACKED, Convolutions.CONTIGUOUS, *triton]  # on a GPU, packed ones run channels last
 
 

@@ -238,7 +238,8 @@ class Tuner:
 
 
 def _max_trial_s(config: Mapping[str, Any]) -> float:
-    return MAX_SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else MAX_TRIAL_S
+    compiles = config.get("convolutions") in (Convolutions.TRITON.value, Convolutions.MERGED.value)
+    return MAX_SCHEDULES_S if compiles else MAX_TRIAL_S
 
 
 def _has_host_operators(model: SplitModel) -> bool:

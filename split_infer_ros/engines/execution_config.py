@@ -27,6 +27,8 @@ class Convolutions(enum.Enum):
     - ``BLOCKED``: on a CPU, in oneDNN's layouts from one convolution to the next.
     - ``CHANNELS_LAST``, ``CONTIGUOUS``: with torch's own kernels in that layout.
     - ``TRITON``: on a GPU, with this package's kernel for each convolution where measurements found one to be faster.
+    - ``MERGED``: likewise, with a merged kernel for each convolution and dense layer. It loads weights once for all
+      images of a batch. Such layers of two models can be fused.
     """
 
     PACKED = "packed"
@@ -34,6 +36,7 @@ class Convolutions(enum.Enum):
     CHANNELS_LAST = "channels_last"
     CONTIGUOUS = "contiguous"
     TRITON = "triton"
+    MERGED = "merged"
 
 
 class Compiler(enum.Enum):

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.fusion import fuse_convolutions
+from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.engines.onednn_graph import BlockedPart, has_onednn_graphs
 from split_infer_ros.engines.scheduled_convolutions import schedule_convolutions
 
@@ -30,6 +31,8 @@ def make_torch_part(part: fx.GraphModule, convolutions: Convolutions, compiler: 
         executable = BlockedPart(part)
     elif convolutions is Convolutions.TRITON:
         schedule_convolutions(part)
+    elif convolutions is Convolutions.MERGED:
+        merge_layers(part)
     elif convolutions is Convolutions.CONTIGUOUS:
         executable = ContiguousPart(part)
     return executable if compiler is Compiler.NONE else CompiledPart(executable, compiler)

@@ -75,7 +75,7 @@ class MultiprocessorLimits:
 
     Attributes:
         shared_bytes: their shared memory.
-        registers: their registers.
+        registers: their registers, of which every GPU since Kepler has as many.
         reserved_bytes: shared memory of each program that the system takes; none before Ampere.
     """
 
@@ -93,9 +93,7 @@ def multiprocessor_limits(device: torch.device) -> MultiprocessorLimits:
     """
     found = torch.cuda.get_device_properties(device)
     reserved_bytes = 0 if 10 * found.major + found.minor < AMPERE else 1 << 10
-    return MultiprocessorLimits(
-        found.shared_memory_per_multiprocessor, found.regs_per_multiprocessor, reserved_bytes
-    )
+    return MultiprocessorLimits(found.shared_memory_per_multiprocessor, reserved_bytes=reserved_bytes)
 
 
 def residency_rejection(kernel: KernelResources, gpu: MultiprocessorLimits, programs: int = 2) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.captures import is_recording
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
@@ -154,11 +155,10 @@ class FusedLayers(nn.Module):
     def __init__(self, first: MergedLayer, second: MergedLayer) -> None:
         super().__init__()
         self._first, self._second = first, second
-        self._fits: dict[tuple[torch.Size, torch.Size], bool] = {}  # whether programs of both are resident together
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Computes the first layer of x and the second layer of y. Inputs are those of ``MergedLayer``."""
-        if not (x.is_cuda and y.is_cuda and self._first.takes(x) and self._second.takes(y) and self._can_be_fused(x, y)):
+        if not (x.is_cuda and y.is_cuda and self._first.takes(x) and self._second.takes(y)):
             return self._first(x), self._second(y)
         implementations = {
             ImplementationChoice.PLAIN: lambda: (self._first(x), self._second(y)),
@@ -171,25 +171,18 @@ class FusedLayers(nn.Module):
         warps = warps_for(max(len(x), len(y)))
         return {"first": self._first.options(x), "second": self._second.options(y), "warps": warps}
 
-    def _can_be_fused(self, x: Tensor, y: Tensor) -> bool:
-        from split_infer_ros.vision_ops.kernels.merged_layer import fused_resources  # only here: Triton is optional
-
-        shapes = x.shape, y.shape
-        if shapes not in self._fits:
-            if is_recording(Device.of(x)):  # nothing is compiled then
-                return False
-            kernel = fused_resources(self._tensors(x, y), **self.options(x, y))
-            self._fits[shapes] = residency_rejection(kernel, multiprocessor_limits(x.device)) is None
-        return self._fits[shapes]
-
     def _fused(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        from split_infer_ros.vision_ops.kernels.merged_layer import fused  # only here: Triton is optional
+        from split_infer_ros.vision_ops.kernels.merged_layer import fused, fused_resources  # only here: it is optional
 
-        one, two = fused(*self._tensors(x, y), **self.options(x, y))
+        tensors = *self._first.arguments(x), *self._second.arguments(y)
+        options = self.options(x, y)
+        if not is_recording(Device.of(x)):  # what is recorded ran before
+            kernel = fused_resources(tensors, **options)
+            rejection = residency_rejection(kernel, multiprocessor_limits(x.device))
+            if rejection is not None:
+                raise ConfigurationError(f"Programs of both layers cannot be resident together: {rejection}")
+        one, two = fused(*tensors, **options)
         return one.flatten(1) if x.dim() == 2 else one, two.flatten(1) if y.dim() == 2 else two
-
-    def _tensors(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        return *self._first.arguments(x), *self._second.arguments(y)
 
 
 def warps_for(requests: int) -> int:

@@ -22,11 +22,11 @@ import pytest
 
 pytest.importorskip("triton", reason="needs Triton")
 
-from benchmarks.common.gpu_targets import SHARED_BYTES
 from kernel_launches import Launch, launches
-from benchmarks.common.offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
 from triton.runtime.jit import JITFunction
 
+from benchmarks.common.gpu_targets import SHARED_BYTES
+from benchmarks.common.offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
 from split_infer_ros.vision_ops import kernels
 from split_infer_ros.vision_ops.launch_limits import GpuLimits
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from benchmarks.common.gpu_targets import SHARED_BYTES
 
+from benchmarks.common.gpu_targets import SHARED_BYTES
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate

@@ -186,9 +186,9 @@ def _compute_tile(layer, place):
     first = (first_y * layer.width + first_x) * layer.in_channels
     taps = layer.KERNEL * layer.KERNEL
     filters = channel * (layer.in_channels * taps)
-    totals = ()
+    totals = ()  # a sum for each request; Triton unpacks no tuples
     for _ in tl.static_range(layer.REQUESTS):
-        totals = totals + (tl.zeros((layer.PIXELS, layer.CHANNELS), tl.float32),)  # noqa: RUF005: Triton unpacks none
+        totals = totals + (tl.zeros((layer.PIXELS, layer.CHANNELS), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     for turn in tl.range(0, tl.cdiv(layer.in_channels, layer.DEPTH) * taps):
         tap = turn % taps
         channel_in = turn // taps * layer.DEPTH + tl.arange(0, layer.DEPTH)
@@ -206,7 +206,8 @@ def _compute_tile(layer, place):
         for request in tl.static_range(layer.REQUESTS):
             image = tl.full((), request, tl.int64) * layer.height * layer.width * layer.in_channels
             values = tl.load(layer.maps + image + source, mask=inside[:, None] & has_channel[None, :], other=0.0)
-            sums = sums + (tl.dot(values, factors, totals[request], input_precision=layer.PRECISION),)  # noqa: RUF005
+            product = tl.dot(values, factors, totals[request], input_precision=layer.PRECISION)
+            sums = sums + (product,)  # type: ignore[assignment]  # noqa: RUF005
         totals = sums
     bias = tl.load(layer.bias + channel, mask=channel < layer.out_channels, other=0.0).to(tl.float32)
     within = (pixel < count)[:, None] & (channel < layer.out_channels)[None, :]
