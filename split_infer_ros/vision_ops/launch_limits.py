@@ -97,7 +97,7 @@ def multiprocessor_limits(device: torch.device) -> MultiprocessorLimits:
 
 
 def residency_rejection(kernel: KernelResources, gpu: MultiprocessorLimits, programs: int = 2) -> str | None:
-    """Returns why programs of a kernel cannot be resident on one multiprocessor together, as a sentence; None if they can.
+    """Returns why programs of a kernel cannot share a multiprocessor, as a sentence; None if they can.
 
     Args:
         kernel: the compiled kernel. A fused one has what the larger of its two layers takes.

@@ -70,6 +70,7 @@ class MergedLayer(nn.Module):
                 "square window and zero padding, in float32, float16 or bfloat16."
             )
         self._plain, self._low, self._high = layer, low, high
+        self._is_convolution = isinstance(layer, nn.Conv2d)
         weights = layer.weight.detach()
         self._numbers = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1}
         if isinstance(layer, nn.Conv2d):
@@ -95,20 +96,26 @@ class MergedLayer(nn.Module):
 
     def takes(self, x: Tensor) -> bool:
         """Returns whether the kernels take these inputs: those of 1 to ``MAX_REQUESTS`` requests."""
-        return 1 <= len(x) <= MAX_REQUESTS and x.dim() == (4 if isinstance(self._plain, nn.Conv2d) else 2)
+        return 1 <= len(x) <= MAX_REQUESTS and x.dim() == (4 if self._is_convolution else 2)
 
     def sizes(self, x: Tensor) -> list[int]:
         """Returns the numbers on which the layer's time depends."""
         return [*x.shape, len(self.weights), self._numbers["kernel"], self._numbers["stride"]]
 
     def arguments(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the maps (N, C, H, W), the weights and the bias, as the kernels take them."""
-        return x[:, :, None, None] if x.dim() == 2 else x, self.weights, self.bias
+        """Returns the maps (N, C, H, W), the weights and the bias, as the kernels take them.
+
+        The N requests of a dense layer are the rows of one map (1, C, N, 1). So one tile has all of them.
+        """
+        return x if self._is_convolution else x.t()[None, :, :, None], self.weights, self.bias
+
+    def result_of(self, maps: Tensor) -> Tensor:
+        """Returns the layer's result, given what a kernel returned for ``arguments``."""
+        return maps if self._is_convolution else maps[0, :, :, 0].t()
 
     def options(self, x: Tensor) -> dict[str, Any]:
         """Returns the keywords of ``layer_arguments`` in ``vision_ops/kernels/merged_layer.py`` for these inputs."""
-        is_convolution = isinstance(self._plain, nn.Conv2d)
-        backend: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+        backend: Any = torch.backends.cudnn if self._is_convolution else torch.backends.cuda.matmul
         return {
             "low": self._low,
             "high": self._high,
@@ -127,9 +134,9 @@ class MergedLayer(nn.Module):
         return functional.hardtanh(result, self._low, self._high)
 
     def _places(self, x: Tensor) -> int:
-        """Returns the number of pixels of one request's result."""
-        if x.dim() == 2:
-            return 1
+        """Returns the number of pixels of the result's map, which has those of one request for a convolution."""
+        if not self._is_convolution:
+            return len(x)
         n = self._numbers
         reach = n["dilation"] * (n["kernel"] - 1) + 1
         rows, columns = ((size + 2 * n["padding"] - reach) // n["stride"] + 1 for size in x.shape[2:])
@@ -138,8 +145,7 @@ class MergedLayer(nn.Module):
     def _merged(self, x: Tensor) -> Tensor:
         from split_infer_ros.vision_ops.kernels.merged_layer import merged  # only here: Triton is optional
 
-        result: Tensor = merged(*self.arguments(x), warps=warps_for(len(x)), **self.options(x))
-        return result.flatten(1) if x.dim() == 2 else result
+        return self.result_of(merged(*self.arguments(x), warps=warps_for(len(x)), **self.options(x)))
 
 
 class FusedLayers(nn.Module):
@@ -182,7 +188,7 @@ class FusedLayers(nn.Module):
             if rejection is not None:
                 raise ConfigurationError(f"Programs of both layers cannot be resident together: {rejection}")
         one, two = fused(*tensors, **options)
-        return one.flatten(1) if x.dim() == 2 else one, two.flatten(1) if y.dim() == 2 else two
+        return self._first.result_of(one), self._second.result_of(two)
 
 
 def warps_for(requests: int) -> int:

@@ -1,7 +1,8 @@
 """Merged and fused kernels of convolutions and dense layers (paper 001, §II-B, Algorithms 1 and 2), channels last.
 
 A merged kernel computes one layer for several requests. A program computes the same places of the result for each
-request: it loads a tile of weights once, and then takes the maps of one request after the other.
+request: it loads a tile of weights once, and then takes the maps of one request after the other. The requests of a
+dense layer lie in one map, so that one tile has all of them.
 
 A fused kernel is one launch that computes two layers of different models. Its programs are shared out between them in
 turns, so that programs of both layers are on the GPU at the same time. Programs that remain are those of the layer that
@@ -58,8 +59,8 @@ def merged(maps: Tensor, weights: Tensor, bias: Tensor, *, warps: int, **options
     """Computes a convolution or a dense layer for several requests by one launch (Algorithm 1).
 
     Args:
-        maps: (N, C, H, W), an image of each of N requests; copied to channels last if they are not. A dense layer has
-            maps of one pixel.
+        maps: (N, C, H, W), an image of each of N requests; copied to channels last if they are not. For a dense layer
+            (1, C, N, 1), with a row of each request.
         weights: (C', kernel * kernel * C), of the same type. The places of the window come row by row, each with all
             channels.
         bias: (C',).
