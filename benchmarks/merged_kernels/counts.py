@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from benchmarks.common.gpu_targets import MULTIPROCESSORS
-from benchmarks.merged_kernels.layers import Loads, compile_only, interpret, layers_of, loads_of, resources_of
+from benchmarks.merged_kernels.layers import Loads, layers_of, loads_of, processes, resources_of
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.vision_ops.launch_limits import KernelResources, residency_rejection
 
@@ -59,11 +58,11 @@ class Counts:
 
     def collect(self) -> None:
         """Counts and compiles, each in processes of their own."""
-        spawn, workers = multiprocessing.get_context("spawn"), max(1, num_cores() // 2)
+        workers = max(1, num_cores() // 2)
         with (
             tempfile.TemporaryDirectory() as cache,
-            ProcessPoolExecutor(workers, spawn, compile_only, (cache,)) as compilers,
-            ProcessPoolExecutor(workers, spawn, interpret) as interpreters,
+            processes(workers, TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache) as compilers,
+            processes(workers, TRITON_INTERPRET="1") as interpreters,
         ):
             counted = {
                 (model, place): interpreters.submit(loads_of, model, place, self._extent.requests)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torchvision
@@ -83,14 +87,19 @@ def layers_of(model: str) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-def interpret() -> None:
-    """Prepares a process for ``loads_of``: Triton will interpret kernels."""
-    os.environ["TRITON_INTERPRET"] = "1"
+@contextmanager
+def processes(workers: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
+    """Yields processes that have some variables in their environment. Triton reads its own when it is imported.
 
-
-def compile_only(cache: str) -> None:
-    """Prepares a process for ``resources_of``: Triton will compile kernels, and keep them in the folder ``cache``."""
-    os.environ.update(TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache)
+    Args:
+        workers: how many processes.
+        environment: ``TRITON_INTERPRET="1"`` for ``loads_of``; "0" for ``resources_of``, and the folder
+            ``TRITON_CACHE_DIR``.
+    """
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        with mock.patch.dict(os.environ, environment):
+            pool.submit(os.getpid).result()  # starts all of them
+        yield pool
 
 
 def loads_of(model: str, place: int, numbers: Sequence[int]) -> dict[int, Loads]:
