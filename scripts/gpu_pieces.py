@@ -123,8 +123,8 @@ PIECES: Mapping[int, Piece] = {
         ),
     ),
     5: Piece(
-        "tests of placement, costs, co-runs, tuning, convolutions and precisions",
-        240.0,
+        "tests of placement, costs, co-runs, tuning, convolutions, merged layers and precisions",
+        260.0,
         Tests(
             {
                 "operator_placement": 60,
@@ -132,6 +132,7 @@ PIECES: Mapping[int, Piece] = {
                 "co_runs": 80,
                 "tuning": 100,
                 "convolution": 150,
+                "merged_layers": 70,
                 "precision": 60,
             }
         ),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from split_infer_ros.measurements.database import Database, best_of
@@ -37,6 +38,7 @@ class ImplementationChoice(Enum):
 CALLS_PER_GROUP = 4  # see measure_steadily
 
 T = TypeVar("T")
+SearchTime = Callable[[], contextlib.AbstractContextManager[bool]]
 
 _log = logging.getLogger(__name__)
 _forced: ContextVar[ImplementationChoice] = ContextVar("forced", default=ImplementationChoice.MEASURED)
@@ -52,6 +54,7 @@ def run_fastest(
     *,
     database: Database | None = None,
     may_keep: Callable[[], bool] = lambda: True,
+    search_time: SearchTime = partial(contextlib.nullcontext, True),
 ) -> T:
     """Runs the fastest implementation of an operator and returns its result. All implementations give the same result.
 
@@ -70,6 +73,8 @@ def run_fastest(
         database: keeps the times; None for the user's own database.
         may_keep: called after the implementations were timed. It returns whether other processes would measure the
             same. If so, the database keeps the times. If not, only this process uses them.
+        search_time: a context in which implementations are timed. It tells whether there is time for that. If not, and
+            the database lacks times, this process takes ``PLAIN``.
     """
     forced = _forced.get()
     if forced in implementations:
@@ -80,7 +85,7 @@ def run_fastest(
         if is_recording(device):
             return implementations[ImplementationChoice.PLAIN]()
         task = record_task(operator, values, sizes)
-        _cache[key] = _choose(task, device, implementations, database or Database(), may_keep)
+        _cache[key] = _choose(task, device, implementations, database or Database(), may_keep, search_time)
     return implementations[_cache[key]]()
 
 
@@ -128,16 +133,23 @@ def _choose(
     implementations: Mapping[ImplementationChoice, Callable[[], object]],
     database: Database,
     may_keep: Callable[[], bool],
+    search_time: SearchTime,
 ) -> ImplementationChoice:
-    """Returns the fastest implementation, after measuring all of them if the records leave one uncertain."""
+    """Returns the fastest implementation, after measuring all of them if the records leave one uncertain.
+
+    If the records do, and there is no time for measuring, the result is ``PLAIN``.
+    """
     machine = Key.here(str(device))
     by_name = {choice.value: choice for choice in implementations}
     records = [record for record in database.find(machine, task) if record.config.get("form") in by_name]
     if {record.config["form"] for record in records if not record.uncertain} != set(by_name):
-        measured = [
-            time_calls(machine, task, {"form": choice.value}, run, device=device)
-            for choice, run in implementations.items()
-        ]
+        with search_time() as has_time:
+            if not has_time:
+                return ImplementationChoice.PLAIN
+            measured = [
+                time_calls(machine, task, {"form": choice.value}, run, device=device)
+                for choice, run in implementations.items()
+            ]
         if may_keep():
             database.keep(measured, "the choice is")
         records += measured

@@ -21,6 +21,7 @@ from split_infer_ros.runtime.device import Device
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
 from split_infer_ros.vision_ops.launch_limits import multiprocessor_limits, residency_rejection
+from split_infer_ros.vision_ops.schedules import search_time
 
 MAX_REQUESTS = 5  # the paper's window; the sums of more do not fit into the registers of Turing and Orin
 MAX_REQUESTS_OF_FEW_WARPS = 2  # with more requests, more warps share a program and its sums
@@ -92,7 +93,7 @@ class MergedLayer(nn.Module):
             ImplementationChoice.PLAIN: lambda: self.by_library(x),
             ImplementationChoice.TRITON: lambda: self._merged(x),
         }
-        return run_fastest("merged layer", x, self.sizes(x), implementations)
+        return run_fastest("merged layer", x, self.sizes(x), implementations, search_time=search_time)
 
     def takes(self, x: Tensor) -> bool:
         """Returns whether the kernels take these inputs: those of 1 to ``MAX_REQUESTS`` requests."""
@@ -170,7 +171,8 @@ class FusedLayers(nn.Module):
             ImplementationChoice.PLAIN: lambda: (self._first(x), self._second(y)),
             ImplementationChoice.TRITON: lambda: self._fused(x, y),
         }
-        return run_fastest("fused layers", x, [*self._first.sizes(x), *self._second.sizes(y)], implementations)
+        sizes = [*self._first.sizes(x), *self._second.sizes(y)]
+        return run_fastest("fused layers", x, sizes, implementations, search_time=search_time)
 
     def options(self, x: Tensor, y: Tensor) -> Mapping[str, Any]:
         """Returns the keywords of ``fused`` in ``vision_ops/kernels/merged_layer.py`` for these inputs."""

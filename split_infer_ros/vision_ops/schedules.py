@@ -5,11 +5,12 @@ This is paper 004, §3.2.3.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -84,6 +85,14 @@ def has_search_time() -> bool:
     according to trials at other sizes. Without such trials, it is the default.
     """
     return _budget.left_s >= TRIAL_S
+
+
+@contextlib.contextmanager
+def search_time() -> Iterator[bool]:
+    """Yields what ``has_search_time`` returns, and takes the time of the context from the time that is left."""
+    begin = time.monotonic()
+    yield has_search_time()
+    _budget.left_s -= time.monotonic() - begin
 
 
 def limit_search(seconds: float) -> None:

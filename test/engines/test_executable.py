@@ -35,6 +35,7 @@ CONFIGS = [
     ExecutionConfig(Convolutions.BLOCKED),
     ExecutionConfig(Convolutions.CHANNELS_LAST),
     ExecutionConfig(Convolutions.CONTIGUOUS),
+    ExecutionConfig(Convolutions.MERGED, operators=ImplementationChoice.PLAIN),
     ExecutionConfig(Convolutions.TRITON, operators=ImplementationChoice.PLAIN),
     ExecutionConfig(Convolutions.PACKED, folding=False),
     ExecutionConfig(Convolutions.CONTIGUOUS, folding=False),

@@ -96,7 +96,7 @@ def differences_of_models(nets: Sequence[nn.Module], shapes: Sequence[tuple[int,
 def _as_on_a_gpu(registers: int = 100) -> Iterator[None]:
     """Has all layers take the kernels. The compiler is said to give a fused kernel so many registers."""
     module = "split_infer_ros.vision_ops"
-    resources = KernelResources(registers, shared_bytes=1 << 14, warps=4)
+    resources = KernelResources(registers, shared_bytes=1 << 14, warps=8)
     with (
         mock.patch.object(torch.Tensor, "is_cuda", True),
         mock.patch(f"{module}.kernels.merged_layer.fused_resources", lambda *_, **__: resources),

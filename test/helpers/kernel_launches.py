@@ -11,18 +11,21 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
 from split_infer_ros.vision_ops.kernels import (
     box_nms,
     convolution,
+    merged_layer,
     prefix_sum,
     segmented_argsort,
     selection,
     windowed_convolution,
 )
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
+from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer, warps_for
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16
@@ -76,6 +79,8 @@ def launches(gpu: GpuLimits, *, in_each_specialisation: bool = True) -> Iterator
         yield windowed(kind, True, SPACES[ConvolutionTemplate.WINDOWED].default, DENSE)
     for window, tf32 in ((STRIDED, True), (DENSE, False), (GROUPED, True))[numbers]:
         yield windowed(FP32, tf32, SPACES[ConvolutionTemplate.WINDOWED].default, window)
+    for dtype in CONVOLUTION_DTYPES:
+        yield from merged_layers(dtype, numbers)
     longest = ALL if in_each_specialisation else slice(-1, None)
     for each in (*prefix_sums(longest), *argsorts(longest), *selections(longest), *suppressions(numbers)):
         yield Launch(f"{each.func.__name__} {tuple(each.args[0].shape)} {each.args[0].dtype}", each)
@@ -170,6 +175,24 @@ def windowed(
         **schedule,  # type: ignore[arg-type]
     )
     return Launch(f"windowed {dtype} tf32 {tf32} {sizes} {schedule} {extreme}", call, bool(extreme))
+
+
+def merged_layers(dtype: torch.dtype, chosen: slice = ALL) -> Iterator[Launch]:
+    """Yields merged and fused launches of a window of requests. Sizes are 1, multiples of 16, or neither."""
+    with torch.device("meta"):
+        layers = [
+            (nn.Conv2d(1, 1, 1, dtype=dtype), empty(1, 1, 1, 1, dtype=dtype)),
+            (nn.Conv2d(64, 128, 3, 1, 1, dtype=dtype), empty(MAX_REQUESTS, 64, 16, 16, dtype=dtype)),
+            (nn.Conv2d(23, 21, 3, 2, 1, dtype=dtype), empty(2, 23, 25, 27, dtype=dtype)),
+            (nn.Linear(96, 1008, dtype=dtype), empty(2, 96, dtype=dtype)),
+        ]
+    made = [(MergedLayer(layer, **CLAMP), x) for layer, x in layers][chosen]
+    for layer, x in made:
+        call = partial(merged_layer.merged, *layer.arguments(x), warps=warps_for(len(x)), **layer.options(x))
+        yield Launch(f"merged {layer.sizes(x)} {dtype}", call)
+    for (one, x), (two, y) in zip(made, [*made[1:], made[0]], strict=True):
+        tensors, options = (*one.arguments(x), *two.arguments(y)), FusedLayers(one, two).options(x, y)
+        yield Launch(f"fused {one.sizes(x)} {two.sizes(y)} {dtype}", partial(merged_layer.fused, *tensors, **options))
 
 
 def depthwise(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_a_choice_that_may_not_be_kept_stays_in_process(database: Database) -> N
         assert run_fastest("sum", VALUES, [], implementations, database=database, may_keep=lambda: False) is fast
     assert fast.calls == 1 + NUM_AGREEING * CALLS_PER_GROUP + 2
     assert not database.records()
+
+
+def test_without_time_the_library_runs_unless_times_are_known(database: Database) -> None:
+    implementations = {PLAIN: SimulatedImplementation(0.01), TRITON: SimulatedImplementation(0.0)}
+
+    def fastest(has_time: bool) -> object:
+        forget_choices()  # as another process
+        return run_fastest(
+            "sum", VALUES, [8], implementations, database=database, search_time=lambda: nullcontext(has_time)
+        )
+
+    assert fastest(False) is implementations[PLAIN]
+    assert implementations[TRITON].calls == 0
+    assert fastest(True) is implementations[TRITON]
+    assert fastest(False) is implementations[TRITON]

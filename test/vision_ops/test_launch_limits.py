@@ -10,9 +10,16 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from benchmarks.common.gpu_targets import SHARED_BYTES
+from benchmarks.common.gpu_targets import MULTIPROCESSORS, SHARED_BYTES
 from split_infer_ros.search.space import Config
-from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
+from split_infer_ros.vision_ops.launch_limits import (
+    GpuLimits,
+    KernelResources,
+    depthwise_rejection,
+    residency_rejection,
+    shared_bytes,
+    tiled_rejection,
+)
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -96,6 +103,24 @@ def test_shared_memory_equals_the_compilers_layout(template: ConvolutionTemplate
         tile = int(row.schedule["pixels"]) * int(row.schedule["channels"])
         results = {tile * nbytes for nbytes in (4, dtype.itemsize)}  # which are transposed at the end
         assert abs(row.shared_bytes - expected) <= EXTRA_BYTES or row.shared_bytes in results
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target", "words"),
+    [
+        (KernelResources(registers=128, shared_bytes=31 << 10, warps=8), 87, None),
+        (KernelResources(registers=129, shared_bytes=31 << 10, warps=8), 87, "take 69,632 registers; .* has 65,536"),
+        (KernelResources(registers=64, shared_bytes=32 << 10, warps=4), 75, None),
+        (KernelResources(registers=64, shared_bytes=33 << 10, warps=4), 75, "67,584 bytes .* has 65,536"),
+        (KernelResources(registers=64, shared_bytes=82 << 10, warps=4), 87, "169,984 bytes .* has 167,936"),
+        (KernelResources(registers=64, shared_bytes=82 << 10, warps=4), 90, None),
+    ],
+)
+def test_programs_that_do_not_fit_are_not_resident_together(
+    kernel: KernelResources, target: int, words: str | None
+) -> None:
+    rejection = residency_rejection(kernel, MULTIPROCESSORS[target])
+    assert rejection is None if words is None else rejection and re.search(words, rejection)
 
 
 @pytest.mark.parametrize("target", SHARED_BYTES)

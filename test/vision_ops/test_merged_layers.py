@@ -104,9 +104,9 @@ def test_a_fused_launch_has_the_programs_and_loads_of_both(child: Child, turned:
 
 def test_layers_that_cannot_be_resident_together_are_not_fused(child: Child) -> None:
     pair = [convolution(1), dense(1)]
-    assert child(refusal, pair, 255) == ""
-    assert child(refusal, [convolution(1), dense(1)], 257) == (
-        "Programs of both layers cannot be resident together: 2 programs take 67,584 registers; "
+    assert child(refusal, pair, 128) == ""
+    assert child(refusal, pair, 129) == (
+        "Programs of both layers cannot be resident together: 2 programs take 69,632 registers; "
         "a multiprocessor has 65,536."
     )
 

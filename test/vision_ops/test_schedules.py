@@ -127,6 +127,17 @@ def test_searches_of_a_process_end_in_time(tmp_path: Path, clock: SimulatedClock
     assert module.has_search_time()
 
 
+def test_others_spend_the_time_of_the_searches(clock: SimulatedClock) -> None:
+    with module.search_time() as has_time:
+        assert has_time
+        clock.now += SEARCH_S - TRIAL_S
+    with module.search_time() as has_time:
+        assert has_time
+        clock.now += 1.0
+    with module.search_time() as has_time:
+        assert not has_time
+
+
 def test_a_trial_ends_within_the_time_of_the_search(tmp_path: Path, clock: SimulatedClock) -> None:
     kernel = SlowKernel(clock, 0.0, 0.1)  # its 12 groups never agree, and all of them would take months
     database = Database(tmp_path / "tuning.jsonl")

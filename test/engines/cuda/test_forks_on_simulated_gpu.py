@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 import torch
 from simulated_gpu import GPU, Gpu, simulated
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from split_infer_ros.engines.cuda.model_streams import ModelStreams
+from split_infer_ros.engines.merged_layers import merge_layers
+from split_infer_ros.runtime.captures import Capture
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
 
@@ -51,3 +54,47 @@ def test_a_graph_without_room_is_refused(gpu: Gpu) -> None:
 
     with pytest.raises(OutOfMemory, match="There is no room for the graph"):
         streams.record({"a": run}, {"a": torch.zeros((1, 3, 2, 2), device=GPU)})
+
+
+@pytest.mark.parametrize("chosen", [0, -1], ids=["forked", "fused"])
+def test_models_with_merged_layers_are_recorded_forked_and_fused(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, chosen: int
+) -> None:
+    """The test chooses, because the simulated GPU keeps no time. Here the library computes fused layers."""
+    tried = []
+
+    def fastest(recorded: Sequence[Capture[object]], _: Stream) -> Capture[object]:
+        tried.append(len(recorded))
+        return recorded[chosen]
+
+    monkeypatch.setattr("split_infer_ros.engines.cuda.model_streams.fastest", fastest)
+    graphs = {}
+    for name, channels in (("a", 4), ("b", 6)):
+        torch.manual_seed(channels)
+        net = (
+            nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, 2, 1)).to(GPU).requires_grad_(False)
+        )
+        graphs[name] = fx.symbolic_trace(WithTuple(net))
+        merge_layers(graphs[name])
+    stream = Stream(GPU)
+    streams = ModelStreams(GPU, stream)
+    with torch.inference_mode():
+        images = {name: torch.rand(2, 3, 6, 6).to(GPU) for name in graphs}
+        recorded = streams.record(graphs, images)
+        with stream.work("execution"):
+            found = {name: value.cpu() for name, (value,) in recorded.run(images).items()}
+            expected = {name: graphs[name](images[name])[0].cpu() for name in graphs}
+    assert tried == [2]
+    for name in graphs:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=1e-5)  # in another memory format
+
+
+class WithTuple(nn.Module):
+    """A net whose result is a tuple, as a partition's is."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (self.net(images),)
