@@ -24,6 +24,7 @@ TITLES = {
     "unified_splitting": "Unified splitting (paper 000)",
     "two_processors": "Unified splitting on two processors of a CPU (paper 000)",
     "multi_tenant": "Kernel merge and fusion (paper 001)",
+    "merged_kernels": "Merged and fused kernels (paper 001)",
     "demand_layering": "Demand layering (paper 002)",
     "memory_policies": "Memory policies (paper 003)",
     "co_optimisation": "Co-optimisation (paper 003)",

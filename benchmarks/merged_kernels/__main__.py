@@ -1,4 +1,4 @@
-"""What merged and fused kernels load from global memory, and what they take of a GPU (paper 001, sections II-B and III).
+"""What merged and fused kernels load, and what they take of a GPU (paper 001, sections II-B and III).
 
 The paper's models are AlexNet, ResNet-18 and VGG-16, with images of 224 x 224 pixels. For each convolution and dense
 layer, three ways to serve some requests are counted:

@@ -99,8 +99,8 @@ def _as_on_a_gpu(registers: int = 100) -> Iterator[None]:
     resources = KernelResources(registers, shared_bytes=1 << 14, warps=8)
     with (
         mock.patch.object(torch.Tensor, "is_cuda", True),
-        mock.patch(f"{module}.kernels.merged_layer.fused_resources", lambda *_, **__: resources),
-        mock.patch(f"{module}.merged_layers.multiprocessor_limits", lambda _: MultiprocessorLimits(100 << 10)),
+        mock.patch(f"{module}.kernels.merged_layer.fused_resources", return_value=resources),
+        mock.patch(f"{module}.merged_layers.multiprocessor_limits", return_value=MultiprocessorLimits(100 << 10)),
         use_implementation(ImplementationChoice.TRITON),
         torch.inference_mode(),
     ):
