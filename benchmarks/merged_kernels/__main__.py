@@ -11,9 +11,9 @@ All three divide the layer into the same tiles. A load is one element that a thr
 counts those of one program, and each program of a launch has as many. A fused kernel (Algorithm 2) has the loads of its
 two layers, so the sums are those of windows with several models too.
 
-The compiler says which registers and which shared memory programs take on four GPUs. So it says which of the n-th
-layers of AlexNet and ResNet-18, the paper's small models, can be fused: programs of both must be able to be resident on
-one multiprocessor together.
+The compiler says which registers and which shared memory programs take on four GPUs. This decides which of the n-th
+layers of AlexNet and ResNet-18, the paper's small models, can be fused: programs of both must fit on one
+multiprocessor.
 
 Every run of the same versions finds the same numbers, and nothing is timed. It needs only torch, torchvision and
 Triton, and no GPU. In the source tree, `PYTHONPATH=. python benchmarks merged_kernels` runs it. A quick run has two

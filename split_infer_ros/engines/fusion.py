@@ -122,14 +122,14 @@ def replace_convolutions(
     read: Callable[[nn.Module], object],
     make: Callable[[Any, nn.Module | None, str], nn.Module],
 ) -> None:
-    """Replaces convolutions of a graph, and the activations directly behind them, by other modules, in place.
+    """Replaces convolutions or other layers of a graph, and the activations directly behind them, in place.
 
     Args:
         graph: the graph. Its modules are not changed.
         prefix: begins the names of the new modules.
-        fits: says whether a module is a convolution to be replaced.
+        fits: says whether a module is a layer to be replaced.
         read: returns what a new module has to know of an activation; None if it cannot apply that activation.
-        make: makes the new module of a convolution, the activation that is its only user, if any, and its path.
+        make: makes the new module of a layer, the activation that is its only user, if any, and its path.
     """
     modules = dict(graph.named_modules())
     made: dict[tuple[str, str], str] = {}

@@ -33,8 +33,8 @@ TILE_CHANNELS, TILE_DEPTH = 64, 16
 def can_be_merged(layer: nn.Module) -> bool:
     """Returns whether the kernels can compute a layer.
 
-    It is a dense layer, or a convolution of one group with a square window, zero padding, and the same stride, padding
-    and dilation for rows and columns.
+    It is a dense layer, or a convolution of one group with a square window and zero padding. Stride, padding and
+    dilation are the same for rows and columns.
     """
     if type(layer) is nn.Linear:
         return layer.weight.dtype in CONVOLUTION_DTYPES
@@ -55,8 +55,8 @@ class MergedLayer(nn.Module):
         low, high: the limits to which results are clamped.
 
     Attributes:
-        weights: (C', kernel * kernel * C), for C input and C' output channels: the places of the window row by row,
-            each with all channels.
+        weights: (C', kernel * kernel * C), for C input and C' output channels. The places of the window come row by
+            row, each with all channels.
         bias: (C',); zeros if the layer has none.
 
     Raises:
@@ -152,8 +152,8 @@ class MergedLayer(nn.Module):
 class FusedLayers(nn.Module):
     """Layers of two models, which one launch computes, each for its own requests.
 
-    On a CPU, each layer computes its inputs alone. So it is on a GPU if programs of both layers cannot be resident on
-    one multiprocessor together, or if that was measured to be faster.
+    On a CPU, each layer computes its inputs alone. On a GPU, each does so if that was measured to be faster, or if
+    programs of both layers cannot be resident on one multiprocessor together.
 
     Args:
         first, second: the two layers.

@@ -9,7 +9,8 @@ import torch
 from interpreted_layers import differences_of_models, interpreting_process
 from torch import fx, nn
 
-from split_infer_ros.engines.merged_layers import fuse_backbones, fuse_graphs, merge_layers
+from split_infer_ros.engines.fused_graphs import fuse_backbones, fuse_graphs
+from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer
 
 IMAGES = {"small": torch.randn(2, 3, 18, 18), "other": torch.randn(3, 3, 20, 20)}

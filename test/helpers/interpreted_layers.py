@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 
 from benchmarks.merged_kernels.layers import processes
 from benchmarks.merged_kernels.load_counts import LoadCount, count_loads
-from split_infer_ros.engines.merged_layers import fuse_graphs, merge_layers
+from split_infer_ros.engines.fused_graphs import fuse_graphs
+from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 from split_infer_ros.vision_ops.launch_limits import KernelResources, MultiprocessorLimits
 from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer, can_be_merged, warps_for

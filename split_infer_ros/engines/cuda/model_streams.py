@@ -126,7 +126,7 @@ class ModelStreams:
         policies = {pools[name].policy if name in pools else Policy.DEVICE for name in models}
         import torch  # only here: only torch records graphs
 
-        from split_infer_ros.engines.merged_layers import fuse_backbones
+        from split_infer_ros.engines.fused_graphs import fuse_backbones
 
         def record(run: Callable[[], dict[str, Features]]) -> Capture[dict[str, Features]]:
             has_policy = pools and len(policies) == 1

@@ -27,6 +27,8 @@ class GraphRecorder(Protocol):
 class ForkedGraphs:
     """The graphs of combinations of models. In a graph, each model runs on a stream of its own, beside the others.
 
+    The graph of two models with merged layers may have fused layers instead; see ``ModelStreams.record``.
+
     The memory of all graphs is limited. The module ``graph_policy`` decides which graphs are kept.
 
     Args:

@@ -3,9 +3,10 @@
 On a CPU, the models share the cores. On a GPU, one CUDA graph forks the models over streams and joins them.
 
 The paper on kernel merge and fusion rewrites kernels (PTX) so that one launch does the work of several. Here, kernels
-stay unchanged. With merging, a model's weights are read once for all images of a batch, and one graph launches the
-kernels of all models. If one model does not fill the GPU, kernels of several models run concurrently. Models of one
-architecture can run as one network, a ``StackedModel``. Each of its kernels does the work of all these models.
+stay unchanged, except those of models with convolutions ``merged``. With merging, a model's weights are read once for
+all images of a batch, and one graph launches the kernels of all models. If one model does not fill the GPU, kernels of
+several models run concurrently. Models of one architecture can run as one network, a ``StackedModel``. Each of its
+kernels does the work of all these models.
 """
 
 from __future__ import annotations
