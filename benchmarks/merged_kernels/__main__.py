@@ -83,11 +83,10 @@ def run(chosen: argparse.Namespace) -> Report:
     extent = QUICK if chosen.quick else FULL
     counts = Counts(extent)
     counts.collect()
-    rows = [*counts.model_rows(), *counts.pair_rows(), *counts.layer_rows()]
-    if 1 in extent.requests:
-        rows += counts.window_rows()
-    for row in rows:
+    sums = [*counts.model_rows(), *(counts.window_rows() if 1 in extent.requests else ())]
+    for row in sums:
         show(row)
+    rows = [*sums, *counts.pair_rows(), *counts.layer_rows()]
     return Report("merged_kernels", claims(counts, extent), rows)
 
 

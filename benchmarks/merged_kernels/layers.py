@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.merged_kernels.load_counts import count_loads
 from split_infer_ros.vision_ops.launch_limits import KernelResources
-from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer, warps_for
+from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer
 
 MODELS = ("alexnet", "resnet18", "vgg16")
 SIDE = 224  # pixels of the paper's images
@@ -121,12 +121,12 @@ def loads_of(model: str, place: int, numbers: Sequence[int]) -> dict[int, Loads]
 
     def count(number: int) -> int:
         inputs = layer.inputs(number)
-        launch = partial(merged, *module.arguments(inputs), warps=warps_for(number), **module.options(inputs))
+        launch = partial(merged, *module.arguments(inputs), warps=module.warps(inputs), **module.options(inputs))
         return count_loads(launch, max_programs=1).all_loads
 
     def count_batch(number: int) -> int:
         inputs = layer.inputs(number)
-        options = {**module.options(inputs), "groups": 1, "unrolled": 1, "warps": warps_for(number)}
+        options = {**module.options(inputs), "groups": 1, "unrolled": 1, "warps": module.warps(inputs)}
         return count_loads(partial(windowed, *module.arguments(inputs), **options), max_programs=1).all_loads
 
     alone = count(1)
@@ -147,7 +147,7 @@ def resources_of(layers: Sequence[tuple[str, int, int]], target: int) -> KernelR
     inputs = [layers_of(model)[place].inputs(requests) for model, place, requests in layers]
     tensors = [each for module, given in zip(modules, inputs, strict=True) for each in module.arguments(given)]
     if len(layers) == 1:
-        launch = partial(merged, *tensors, warps=warps_for(layers[0][2]), **modules[0].options(inputs[0]))
+        launch = partial(merged, *tensors, warps=modules[0].warps(inputs[0]), **modules[0].options(inputs[0]))
     else:
         launch = partial(fused, *tensors, **FusedLayers(*modules).options(*inputs))
     (kernel,) = compile_launches(launch, target)

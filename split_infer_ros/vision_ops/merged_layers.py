@@ -24,7 +24,7 @@ from split_infer_ros.vision_ops.launch_limits import multiprocessor_limits, resi
 from split_infer_ros.vision_ops.schedules import search_time
 
 MAX_REQUESTS = 5  # the paper's window; the sums of more do not fit into the registers of Turing and Orin
-MAX_REQUESTS_OF_FEW_WARPS = 2  # with more requests, more warps share a program and its sums
+MAX_REQUESTS_OF_FEW_WARPS = 2  # of a convolution; with more, more warps share a program and its sums
 FEW_WARPS, MANY_WARPS = 4, 8
 TILE_PIXELS = (16, 32, 64)  # of which a layer takes the smallest that holds its map, or the last
 TILE_CHANNELS, TILE_DEPTH = 64, 16
@@ -127,6 +127,11 @@ class MergedLayer(nn.Module):
             "depth": TILE_DEPTH,
         }
 
+    def warps(self, x: Tensor) -> int:
+        """Returns how many warps share a program; more if it holds the sums of several requests."""
+        many = self._is_convolution and len(x) > MAX_REQUESTS_OF_FEW_WARPS
+        return MANY_WARPS if many else FEW_WARPS
+
     def by_library(self, x: Tensor) -> Tensor:
         """Computes the layer by torch, as a reference and where no kernel is faster."""
         result: Tensor = self._plain(x)
@@ -146,7 +151,7 @@ class MergedLayer(nn.Module):
     def _merged(self, x: Tensor) -> Tensor:
         from split_infer_ros.vision_ops.kernels.merged_layer import merged  # only here: Triton is optional
 
-        return self.result_of(merged(*self.arguments(x), warps=warps_for(len(x)), **self.options(x)))
+        return self.result_of(merged(*self.arguments(x), warps=self.warps(x), **self.options(x)))
 
 
 class FusedLayers(nn.Module):
@@ -176,7 +181,7 @@ class FusedLayers(nn.Module):
 
     def options(self, x: Tensor, y: Tensor) -> Mapping[str, Any]:
         """Returns the keywords of ``fused`` in ``vision_ops/kernels/merged_layer.py`` for these inputs."""
-        warps = warps_for(max(len(x), len(y)))
+        warps = max(self._first.warps(x), self._second.warps(y))
         return {"first": self._first.options(x), "second": self._second.options(y), "warps": warps}
 
     def _fused(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,8 +196,3 @@ class FusedLayers(nn.Module):
                 raise ConfigurationError(f"Programs of both layers cannot be resident together: {rejection}")
         one, two = fused(*tensors, **options)
         return self._first.result_of(one), self._second.result_of(two)
-
-
-def warps_for(requests: int) -> int:
-    """Returns how many warps share a program that computes a layer for this many requests."""
-    return FEW_WARPS if requests <= MAX_REQUESTS_OF_FEW_WARPS else MANY_WARPS

@@ -20,7 +20,7 @@ from split_infer_ros.engines.fused_graphs import fuse_graphs
 from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 from split_infer_ros.vision_ops.launch_limits import KernelResources, MultiprocessorLimits
-from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer, can_be_merged, warps_for
+from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer, can_be_merged
 
 LONG_S = 100.0
 
@@ -60,7 +60,7 @@ def counts(specs: Sequence[LayerSpec], max_programs: int | None = None) -> LoadC
     layers, inputs = [MergedLayer(layer) for layer, _ in made], [x for _, x in made]
     tensors = [each for layer, x in zip(layers, inputs, strict=True) for each in layer.arguments(x)]
     if len(layers) == 1:
-        launch = partial(merged, *tensors, warps=warps_for(len(inputs[0])), **layers[0].options(inputs[0]))
+        launch = partial(merged, *tensors, warps=layers[0].warps(inputs[0]), **layers[0].options(inputs[0]))
     else:
         launch = partial(fused, *tensors, **FusedLayers(*layers).options(*inputs))
     return count_loads(launch, max_programs)

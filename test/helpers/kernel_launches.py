@@ -25,7 +25,7 @@ from split_infer_ros.vision_ops.kernels import (
     windowed_convolution,
 )
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
-from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer, warps_for
+from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16
@@ -188,7 +188,7 @@ def merged_layers(dtype: torch.dtype, chosen: slice = ALL) -> Iterator[Launch]:
         ]
     made = [(MergedLayer(layer, **CLAMP), x) for layer, x in layers][chosen]
     for layer, x in made:
-        call = partial(merged_layer.merged, *layer.arguments(x), warps=warps_for(len(x)), **layer.options(x))
+        call = partial(merged_layer.merged, *layer.arguments(x), warps=layer.warps(x), **layer.options(x))
         yield Launch(f"merged {layer.sizes(x)} {dtype}", call)
     for (one, x), (two, y) in zip(made, [*made[1:], made[0]], strict=True):
         tensors, options = (*one.arguments(x), *two.arguments(y)), FusedLayers(one, two).options(x, y)
