@@ -58,24 +58,25 @@ class Counts:
 
     def collect(self) -> None:
         """Counts and compiles, each in processes of their own."""
-        workers = max(1, num_cores() // 2)
         with (
             tempfile.TemporaryDirectory() as cache,
-            processes(workers, TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache) as compilers,
-            processes(workers, TRITON_INTERPRET="1") as interpreters,
+            processes(num_cores(), TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache) as compilers,
+            processes(max(1, num_cores() // 2), TRITON_INTERPRET="1") as interpreters,
         ):
-            counted = {
-                (model, place): interpreters.submit(loads_of, model, place, self._extent.requests)
-                for model in self._extent.models
-                for place in range(len(layers_of(model)))
-            }
+            counted: dict[object, Future[dict[int, Loads]]] = {}  # by the kind of layer
+            for model in self._extent.models:
+                for place, layer in enumerate(layers_of(model)):
+                    if layer.kind not in counted:
+                        counted[layer.kind] = interpreters.submit(loads_of, model, place, self._extent.requests)
             compiled: dict[tuple[Kernel, int], Future[KernelResources]] = {
                 (kernel, target): compilers.submit(resources_of, kernel, target)
                 for target in self._extent.targets
                 for kernel in self._kernels()
             }
-            for (model, place), loads in counted.items():
-                self.loads |= {(model, place, number): found for number, found in loads.result().items()}
+            for model in self._extent.models:
+                for place, layer in enumerate(layers_of(model)):
+                    loads = counted[layer.kind].result()
+                    self.loads |= {(model, place, number): loads[number] for number in self._extent.requests}
             self.resources = {which: future.result() for which, future in compiled.items()}
 
     def _kernels(self) -> Iterator[Kernel]:

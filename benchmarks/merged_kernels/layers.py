@@ -41,6 +41,11 @@ class Layer:
     module: nn.Conv2d | nn.Linear
     shape: tuple[int, ...]
 
+    @property
+    def kind(self) -> tuple[str, tuple[int, ...]]:
+        """What decides the layer's loads: layers of one kind have as many."""
+        return repr(self.module), self.shape
+
     def merged(self) -> MergedLayer:
         """Returns the layer with a ReLU, on the device of its module."""
         return MergedLayer(self.module, 0.0)
@@ -111,7 +116,7 @@ def loads_of(model: str, place: int, numbers: Sequence[int]) -> dict[int, Loads]
         numbers: numbers of requests.
 
     Returns:
-        The loads by the number of requests.
+        The loads by the number of requests, of 1 besides ``numbers``. One request is one launch in each way.
     """
     from split_infer_ros.vision_ops.kernels.merged_layer import merged
     from split_infer_ros.vision_ops.kernels.windowed_convolution import windowed
@@ -130,7 +135,8 @@ def loads_of(model: str, place: int, numbers: Sequence[int]) -> dict[int, Loads]
         return count_loads(partial(windowed, *module.arguments(inputs), **options), max_programs=1).all_loads
 
     alone = count(1)
-    return {number: Loads(number * alone, count_batch(number), count(number)) for number in numbers}
+    found = {number: Loads(number * alone, count_batch(number), count(number)) for number in numbers if number > 1}
+    return {1: Loads(alone, alone, alone), **found}
 
 
 def resources_of(layers: Sequence[tuple[str, int, int]], target: int) -> KernelResources:
