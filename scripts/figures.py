@@ -23,6 +23,7 @@ PIPELINE, TRANSPORTS, TUNING = (
 )
 STREAMING, START, DETECTOR = "demand_layering_quick_avx512_2_cores", "start_avx2_2_cores", "detector_avx2_2_cores"
 ENGINES = [f"engines_{part}_of_4_avx512_2_cores" for part in (1, 2, 3, 4)]
+MERGED = "merged_kernels"
 SPLITTING = "unified_splitting_resnet18_h100"
 STARTS = {  # rows of a start, and the claims that they show, without the name of the node
     "start with a filled cache: seconds to the first detection": "first detection of the pipeline, times the",
@@ -115,7 +116,8 @@ def ratio(value: float) -> str:
 def blocks_of(results: Sequence[Results]) -> Blocks:
     """Returns the text of each block by its name, without the lines that begin and end it."""
     figures = Figures(results)
-    return {"features": "\n".join(_features(figures)), "usual_nodes": "\n".join(_usual_nodes(figures))}
+    made = {"features": _features, "usual_nodes": _usual_nodes, "merged_loads": _merged_loads}
+    return {name: "\n".join(lines(figures)) for name, lines in made.items()}
 
 
 def fill(text: str, blocks: Blocks) -> str:
@@ -207,6 +209,15 @@ def _usual_nodes(figures: Figures) -> Iterator[str]:
         *([what, figures.interval(DETECTOR, claim), "", detector] for what, claim in DETECTIONS.items()),
     ]
     yield from table(["pipeline ÷ node", "OpenVINO, fp32", "ONNX Runtime, fp32", "evidence"], iter(rows))
+
+
+def _merged_loads(figures: Figures) -> Iterator[str]:
+    sums = [row for row in figures.result(MERGED)["rows"] if row["what"] == "model" and row["requests"] > 1]
+    numbers = sorted({row["requests"] for row in sums})
+    models = dict.fromkeys(row["model"] for row in sums)
+    saved = {(row["model"], row["requests"]): f"{row['saved_percent']:.1f} %" for row in sums}
+    rows = ([f"`{model}`", *(saved[model, number] for number in numbers)] for model in models)
+    yield from table(["global loads saved by merging", *(f"{number} requests" for number in numbers)], rows)
 
 
 def _evidence(result: Results) -> str:
