@@ -31,6 +31,8 @@ MEANINGS = {
     "pointwise": 1,
     "depthwise": 1,
     "windowed": 1,
+    "merged layer": 1,
+    "fused layers": 1,
     "pointwise schedule": 1,
     "depthwise schedule": 1,
     "windowed schedule": 1,

@@ -8,6 +8,7 @@ from functools import partial
 
 from split_infer_ros.engines.compute import Images
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.split.model import SplitModel
@@ -45,7 +46,8 @@ def kind_of(model: SplitModel, variant: str) -> str:
     """Returns the text that stands for a model in a cost key.
 
     The text names the network's fingerprint and ``variant``. It also names an engine other than torch with its version,
-    and a precision other than fp32. It does not name the model, so models of the same network share their costs.
+    a precision other than fp32, and merged layers. It does not name the model, so models of the same network share
+    their costs.
 
     Args:
         model: the model.
@@ -56,6 +58,8 @@ def kind_of(model: SplitModel, variant: str) -> str:
         kind += f" on {config.engine_text} {engine_version(config.engine.value)}"
     if config.precision is not Precision.FP32:
         kind += f" in {config.precision.value}"
+    if config.convolutions is Convolutions.MERGED:
+        kind += " with merged layers"
     return kind
 
 
