@@ -8,7 +8,7 @@ import pytest
 from brightness_models import BrightModel
 
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.server.costs import table_model
@@ -118,7 +118,8 @@ def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, mo
     on_torch = MODELS["one"]
     config = ExecutionConfig(engine=Engine.OPENVINO)
     on_openvino = on_torch.placed(on_torch.device, config)
-    for model in (on_torch, on_openvino):
+    merged = on_torch.placed(on_torch.device, ExecutionConfig(Convolutions.MERGED))
+    for model in (on_torch, on_openvino, merged):
         table = make_table(tmp_path / "a")
         table.load_costs()
         table.add_model("one", model, "x")
