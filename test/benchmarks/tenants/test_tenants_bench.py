@@ -230,6 +230,9 @@ def test_rivals_get_the_same_images_and_loads(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("benchmarks.tenants.turns.memory_mb", lambda ids: float(len(ids)))
     processes = {TENANTS: [os.getpid()], USUAL: [os.getpid()] * 2, PIPELINES: [os.getpid()] * 2}
     made = TenantsBench(Cell(2, [SMALL]), object(), MadeFeed(), processes, turn_s=0.0)  # type: ignore[arg-type]
+    searches = iter([True, True, False])
+    made.run_while(PIPELINES, lambda: next(searches))
+    assert [topic for topic, _, _ in sent] == cells.topics(Cell(2, [SMALL]), PIPELINES, "image") * 3
     made.warm_up()
     assert made.rates == {TOO_FAST: 60.0, MODERATE: 10.0}
     sent.clear()
