@@ -44,7 +44,7 @@ class SharedSettings(StageSettings):
         name="max_batch_size",
     )
     max_waiting: int = setting(
-        2,
+        1,
         "The most waiting images of one tenant. When one more comes, the tenant's oldest image is dropped.",
         minimum=1,
         maximum=1000,

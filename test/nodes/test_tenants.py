@@ -435,6 +435,7 @@ def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch
     front = client.publisher(Image, "front/image")
     ledger = pipeline.nodes["tenants"].pipeline.view.ledger("front")
     before = ledger.counts()
+    assert client.set("tenants", max_waiting=4) == [""]  # so that frames wait behind those that are held up
     try:
         for _ in range(4):
             front.publish(shown(SHADES[0], frame_id="held up"))
@@ -446,6 +447,7 @@ def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch
         rear.wait_for(1)
     finally:
         go_on.set()
+        client.set("tenants", max_waiting=1)
     wait_until(lambda: not ledger.counts().in_flight, lambda: f"its frames settled: {ledger.counts()}")
     after = ledger.counts()
     assert after.balanced

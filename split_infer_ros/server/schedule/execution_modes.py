@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from split_infer_ros.server.schedule.execution_costs import ExecutionCosts
+from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts
 from split_infer_ros.server.schedule.request import Request
 
 
@@ -37,11 +37,14 @@ class ExecutionModes:
 
     @cached_property
     def lanes_serve_more(self) -> bool:
-        """Whether all lanes together serve more images a second than all cores do, both with their best batch sizes."""
+        """Whether all lanes together serve clearly more images a second than all cores do, in their best batch sizes.
+
+        A single image takes longer on a lane, so a gain within the noise is none.
+        """
         models = self.whole.alone_s.keys() & self.lane.alone_s.keys()
         whole_image_s = sum(map(self.whole.best_image_s, models))
         lane_image_s = sum(map(self.lane.best_image_s, models))
-        return lane_image_s < self.num_lanes * whole_image_s
+        return (1 + NOISE_MARGIN) * lane_image_s < self.num_lanes * whole_image_s
 
     def all_cores_finish_sooner(self, waiting: Sequence[Request], *, more_arrive: bool = False) -> bool:
         """Returns whether these requests are done sooner on all cores, one execution at a time, than on idle lanes.
