@@ -18,8 +18,9 @@ import torchvision
 from torch import nn
 
 from benchmarks.merged_kernels.load_counts import count_loads
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
 from split_infer_ros.vision_ops.launch_limits import KernelResources
-from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer
+from split_infer_ros.vision_ops.merged_layers import MergedLayer
 
 MODELS = ("alexnet", "resnet18", "vgg16")
 SIDE = 224  # pixels of the paper's images

@@ -9,7 +9,8 @@ from torch import fx, nn
 
 from split_infer_ros.buffers.host_arrays import as_tensor
 from split_infer_ros.engines.compute import Backbone, Features, Images
-from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
+from split_infer_ros.vision_ops.merged_layers import MergedLayer
 
 RunFused = Callable[[], dict[str, Features]]
 
@@ -42,7 +43,9 @@ def fuse_graphs(first: fx.GraphModule, second: fx.GraphModule) -> fx.GraphModule
 
 
 def fuse_backbones(models: Mapping[str, Backbone], inputs: Mapping[str, Images]) -> RunFused | None:
-    """Returns a function that runs two models with fused layers on their inputs; None if they cannot be fused.
+    """Returns a function that runs two models with fused layers on their inputs; None if no layers are fused.
+
+    Both models run once, which measures whether fusing their layers pays, as long as there is time for searches.
 
     Args:
         models: the backbones by name. Two graphs with merged layers can be fused.
@@ -53,6 +56,9 @@ def fuse_backbones(models: Mapping[str, Backbone], inputs: Mapping[str, Images])
         return None
     joint = fuse_graphs(*graphs)
     images = [as_tensor(inputs[name]) for name in models]
+    joint(*images)
+    if not any(isinstance(module, FusedLayers) and module.is_fused for module in joint.modules()):
+        return None
     return lambda: dict(zip(models, joint(*images), strict=True))
 
 

@@ -37,6 +37,7 @@ class ImplementationChoice(Enum):
 CALLS_PER_GROUP = 4  # see measure_steadily
 
 T = TypeVar("T")
+Size = int | str  # a number, which is rounded, or a text, which is not
 SearchTime = Callable[[], contextlib.AbstractContextManager[bool]]
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ _warned: set[tuple[str, str, str]] = set()  # operators, configurations and erro
 def run_fastest(
     operator: str,
     values: Tensor,
-    sizes: Sequence[int],
+    sizes: Sequence[Size],
     implementations: Mapping[ImplementationChoice, Callable[[], T]],
     *,
     database: Database | None = None,
@@ -67,7 +68,7 @@ def run_fastest(
     Args:
         operator: the operator's name in records.
         values: the operator's input; its device and dtype are part of the choice.
-        sizes: numbers on which the operator's time depends.
+        sizes: numbers on which the operator's time depends. A size that is a text is not rounded.
         implementations: functions that run the operator, ``PLAIN`` among them.
         database: keeps the times; None for the user's own database.
         may_keep: called after the implementations were timed. It returns whether other processes would measure the
@@ -110,20 +111,20 @@ def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
         _forced.reset(token)
 
 
-def cache_key(operator: str, values: Tensor, sizes: Sequence[int]) -> tuple[object, ...]:
+def cache_key(operator: str, values: Tensor, sizes: Sequence[Size]) -> tuple[object, ...]:
     """Returns the key under which a process caches what is fastest: operator, device, dtype and rounded sizes."""
     return (operator, values.device, values.dtype, *_rounded(sizes))
 
 
-def record_task(operator: str, values: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
+def record_task(operator: str, values: Tensor, sizes: Sequence[Size]) -> dict[str, Any]:
     """Returns the task under which the database keeps an operator's times; sizes are rounded as in ``cache_key``."""
     precision = str(values.dtype).removeprefix("torch.")
     return {"operator": operator, "shapes": [_rounded(sizes)], "precision": precision}
 
 
-def _rounded(sizes: Sequence[int]) -> list[int]:
-    """Rounds sizes up to the next power of two; 0 stays 0."""
-    return [1 << (size - 1).bit_length() if size else 0 for size in sizes]
+def _rounded(sizes: Sequence[Size]) -> list[Size]:
+    """Rounds sizes up to the next power of two; 0 and texts stay as they are."""
+    return [1 << (size - 1).bit_length() if isinstance(size, int) and size else size for size in sizes]
 
 
 def _choose(

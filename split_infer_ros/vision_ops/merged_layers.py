@@ -1,26 +1,20 @@
-"""Layers of several requests in one launch, and layers of two models in one launch (paper 001, §II-B).
+"""Convolutions and dense layers of several requests in one launch (paper 001, §II-B, Algorithm 1).
 
-The paper calls the first a merged kernel (Algorithm 1) and the second a fused kernel (Algorithm 2). A layer is a
-convolution or a dense layer, with a clamping activation behind it. On a GPU, the kernels of this package compute it if
-they were measured to be faster than the library.
+The paper calls such a launch a merged kernel. A clamping activation can follow the layer. On a GPU, the kernels of this
+package compute it if they were measured to be faster than the library.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.runtime.captures import is_recording
-from split_infer_ros.runtime.device import Device
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
-from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
-from split_infer_ros.vision_ops.launch_limits import multiprocessor_limits, residency_rejection
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, Size, run_fastest
 from split_infer_ros.vision_ops.schedules import search_time
 
 MAX_REQUESTS = 5  # the paper's window; the sums of more do not fit into the registers of Turing and Orin
@@ -75,11 +69,11 @@ class MergedLayer(nn.Module):
         weights = layer.weight.detach()
         self._numbers = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1}
         if isinstance(layer, nn.Conv2d):
-            weights = weights.permute(0, 2, 3, 1).flatten(1).contiguous()
+            weights = weights.permute(0, 2, 3, 1).flatten(1)
             numbers = layer.kernel_size, layer.stride, layer.padding, layer.dilation
             self._numbers = {name: int(pair[0]) for name, pair in zip(self._numbers, numbers, strict=True)}
-        self.weights = weights
-        self.bias = weights.new_zeros(len(weights)) if layer.bias is None else layer.bias.detach()
+        self.weights = weights.contiguous()  # a dense layer's may be a view of others, with strides
+        self.bias = weights.new_zeros(len(weights)) if layer.bias is None else layer.bias.detach().contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
         """Computes the layer for N requests, and clamps the result.
@@ -99,9 +93,12 @@ class MergedLayer(nn.Module):
         """Returns whether the kernels take these inputs: those of 1 to ``MAX_REQUESTS`` requests."""
         return 1 <= len(x) <= MAX_REQUESTS and x.dim() == (4 if self._is_convolution else 2)
 
-    def sizes(self, x: Tensor) -> list[int]:
-        """Returns the numbers on which the layer's time depends."""
-        return [*x.shape, len(self.weights), self._numbers["kernel"], self._numbers["stride"]]
+    def sizes(self, x: Tensor) -> list[Size]:
+        """Returns the sizes on which the layer's time depends, for ``run_fastest``.
+
+        The number of requests is not rounded, because each number has a kernel of its own.
+        """
+        return [f"{len(x)} requests", *x.shape[1:], len(self.weights), *self._numbers.values()]
 
     def arguments(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the maps (N, C, H, W), the weights and the bias, as the kernels take them.
@@ -152,47 +149,3 @@ class MergedLayer(nn.Module):
         from split_infer_ros.vision_ops.kernels.merged_layer import merged  # only here: Triton is optional
 
         return self.result_of(merged(*self.arguments(x), warps=self.warps(x), **self.options(x)))
-
-
-class FusedLayers(nn.Module):
-    """Layers of two models, which one launch computes, each for its own requests.
-
-    On a CPU, each layer computes its inputs alone. On a GPU, each does so if that was measured to be faster, or if
-    programs of both layers cannot be resident on one multiprocessor together.
-
-    Args:
-        first, second: the two layers.
-    """
-
-    def __init__(self, first: MergedLayer, second: MergedLayer) -> None:
-        super().__init__()
-        self._first, self._second = first, second
-
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the first layer of x and the second layer of y. Inputs are those of ``MergedLayer``."""
-        if not (x.is_cuda and y.is_cuda and self._first.takes(x) and self._second.takes(y)):
-            return self._first(x), self._second(y)
-        implementations = {
-            ImplementationChoice.PLAIN: lambda: (self._first(x), self._second(y)),
-            ImplementationChoice.TRITON: lambda: self._fused(x, y),
-        }
-        sizes = [*self._first.sizes(x), *self._second.sizes(y)]
-        return run_fastest("fused layers", x, sizes, implementations, search_time=search_time)
-
-    def options(self, x: Tensor, y: Tensor) -> Mapping[str, Any]:
-        """Returns the keywords of ``fused`` in ``vision_ops/kernels/merged_layer.py`` for these inputs."""
-        warps = max(self._first.warps(x), self._second.warps(y))
-        return {"first": self._first.options(x), "second": self._second.options(y), "warps": warps}
-
-    def _fused(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        from split_infer_ros.vision_ops.kernels.merged_layer import fused, fused_resources  # only here: it is optional
-
-        tensors = *self._first.arguments(x), *self._second.arguments(y)
-        options = self.options(x, y)
-        if not is_recording(Device.of(x)):  # what is recorded ran before
-            kernel = fused_resources(tensors, **options)
-            rejection = residency_rejection(kernel, multiprocessor_limits(x.device))
-            if rejection is not None:
-                raise ConfigurationError(f"Programs of both layers cannot be resident together: {rejection}")
-        one, two = fused(*tensors, **options)
-        return self._first.result_of(one), self._second.result_of(two)

@@ -91,8 +91,10 @@ def has_search_time() -> bool:
 def search_time() -> Iterator[bool]:
     """Yields what ``has_search_time`` returns, and takes the time of the context from the time that is left."""
     begin = time.monotonic()
-    yield has_search_time()
-    _budget.left_s -= time.monotonic() - begin
+    try:
+        yield has_search_time()
+    finally:
+        _budget.left_s -= time.monotonic() - begin
 
 
 def limit_search(seconds: float) -> None:

@@ -6,12 +6,13 @@ import importlib.util
 
 import pytest
 import torch
-from interpreted_layers import differences_of_models, interpreting_process
+from interpreted_layers import can_fuse_backbones, differences_of_models, interpreting_process
 from torch import fx, nn
 
 from split_infer_ros.engines.fused_graphs import fuse_backbones, fuse_graphs
 from split_infer_ros.engines.merged_layers import merge_layers
-from split_infer_ros.vision_ops.merged_layers import FusedLayers, MergedLayer
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
+from split_infer_ros.vision_ops.merged_layers import MergedLayer
 
 IMAGES = {"small": torch.randn(2, 3, 18, 18), "other": torch.randn(3, 3, 20, 20)}
 
@@ -81,9 +82,11 @@ def test_a_value_that_later_layers_need_crosses_fused_layers() -> None:
     torch.testing.assert_close(found, net(images), atol=1e-6, rtol=1e-6)
 
 
-def test_only_two_graphs_with_merged_layers_are_fused() -> None:
+def test_only_two_graphs_with_merged_layers_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     small, other = merged_graphs()
     plain = fx.symbolic_trace(nets()[1])
+    assert fuse_backbones({"small": small, "other": other}, IMAGES) is None, "a CPU fuses no layers"
+    monkeypatch.setattr(FusedLayers, "is_fused", property(lambda _: True, lambda *_: None), raising=False)
     run = fuse_backbones({"small": small, "other": other}, IMAGES)
     assert run is not None
     found = run()
@@ -96,6 +99,13 @@ def test_only_two_graphs_with_merged_layers_are_fused() -> None:
         {"a": len, "b": small},
     ):
         assert fuse_backbones(models, dict.fromkeys(models, IMAGES["small"])) is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_models_are_fused_for_batches_that_kernels_take() -> None:
+    with interpreting_process() as child:
+        fused = [child(can_fuse_backbones, list(nets()), [(1, 3, 18, 18), (n, 3, 20, 20)]) for n in (4, 8)]
+    assert fused == [True, False]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")

@@ -16,9 +16,10 @@ from split_infer_ros.engines.cuda.model_streams import ModelStreams
 from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, forget_choices, use_implementation
 from split_infer_ros.vision_ops.launch_limits import multiprocessor_limits, residency_rejection
-from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer
+from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, MergedLayer
 from split_infer_ros.vision_ops.schedules import SEARCH_S, limit_search
 
 # Factors are rounded to 10 bits (TF32, float16) or 7 (bfloat16), and up to 1,000 products are summed in another order.
@@ -80,11 +81,10 @@ def test_the_compilers_resources_decide_what_is_fused() -> None:
         assert 0 < kernel.registers <= 255
         rejection = residency_rejection(kernel, multiprocessor_limits(GPU))
         with use_implementation(ImplementationChoice.TRITON):
-            if rejection is None:
-                fused(x, y)
-            else:
-                with pytest.raises(Exception, match="cannot be resident together"):
-                    fused(x, y)
+            found = fused(x, y)
+        assert fused.is_fused is (rejection is None)
+        for result, layer, inputs in zip(found, (first, second), (x, y), strict=True):
+            torch.testing.assert_close(result, layer.by_library(inputs), atol=5e-3, rtol=5e-3)
 
 
 def test_two_models_are_recorded_with_the_faster_kernels(tmp_path: Path) -> None:

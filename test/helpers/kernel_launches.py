@@ -15,6 +15,7 @@ from torch import nn
 
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
 from split_infer_ros.vision_ops.kernels import (
     box_nms,
     convolution,
@@ -25,7 +26,7 @@ from split_infer_ros.vision_ops.kernels import (
     windowed_convolution,
 )
 from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
-from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer
+from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, MergedLayer
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16

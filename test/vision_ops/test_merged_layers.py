@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interpreted_layers import LayerSpec, counts, difference, interpreting_process, refusal
+from interpreted_layers import LayerSpec, are_fused, counts, difference, interpreting_process, similar_pairs
 from torch import nn
 
-from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, FusedLayers, MergedLayer, can_be_merged
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
+from split_infer_ros.vision_ops.implementations import record_task
+from split_infer_ros.vision_ops.merged_layers import MAX_REQUESTS, MergedLayer, can_be_merged
 
 EXAMPLES = settings(
     max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -64,10 +67,10 @@ def test_fused_layers_give_what_torch_gives(child: Child, first: LayerSpec, seco
     child(difference, [first, second])
 
 
-def convolution(requests: int) -> LayerSpec:
+def convolution(requests: int, side: int = 17) -> LayerSpec:
     """5 tiles of places and 2 of output channels, with 9 places of the window and 2 tiles of input channels."""
     arguments = {"in_channels": 20, "out_channels": 70, "kernel_size": 3, "padding": 1}
-    return "Conv2d", arguments, (requests, 20, 17, 17)
+    return "Conv2d", arguments, (requests, 20, side, side)
 
 
 def dense(requests: int) -> LayerSpec:
@@ -103,12 +106,17 @@ def test_a_fused_launch_has_the_programs_and_loads_of_both(child: Child, turned:
 
 
 def test_layers_that_cannot_be_resident_together_are_not_fused(child: Child) -> None:
+    """The compiler is asked once, and results are those of torch in any case."""
     pair = [convolution(1), dense(1)]
-    assert child(refusal, pair, 128) == ""
-    assert child(refusal, pair, 129) == (
-        "Programs of both layers cannot be resident together: 2 programs take 69,632 registers; "
-        "a multiprocessor has 65,536."
-    )
+    assert child(are_fused, pair, 128) == ([True, True], 1)
+    assert child(are_fused, pair, 129) == ([False, False], 1)
+    assert child(are_fused, pair, RuntimeError("out of resource")) == ([False, False], 1)
+
+
+def test_a_rejected_pair_decides_nothing_for_similar_pairs(child: Child, tmp_path: Path) -> None:
+    """Sizes 17 and 18 have one task. A rejection is no measurement and no failure."""
+    found = child(similar_pairs, str(tmp_path), [convolution(1, 17), dense(1)], [convolution(1, 18), dense(1)])
+    assert found == {"rejected": 0, "measured": 2, "fused": [True, False], "warnings": [], "nested": 0}
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,33 @@ def test_kernels_take_the_requests_of_a_window() -> None:
     layer = MergedLayer(nn.Linear(4, 3))
     assert [layer.takes(torch.zeros(size, 4)) for size in (0, 1, MAX_REQUESTS, MAX_REQUESTS + 1)] == [0, 1, 1, 0]
     assert not layer.takes(torch.zeros(2, 3, 4))
+
+
+def test_layers_of_other_kernels_have_other_tasks() -> None:
+    """Sizes are rounded, but the number of requests and the types are not."""
+
+    def task(
+        requests: int = 3, padding: int = 0, dilation: int = 1, dtype: torch.dtype = torch.float32
+    ) -> tuple[str, str]:
+        layer = MergedLayer(nn.Conv2d(8, 8, 3, padding=padding, dilation=dilation))
+        other, y = MergedLayer(nn.Linear(4, 3, dtype=dtype)), torch.zeros(1, 4, dtype=dtype)
+        x = torch.zeros(requests, 8, 9, 9)
+        one, two = record_task("", x, layer.sizes(x)), record_task("", x, FusedLayers(layer, other).sizes(x, y))
+        return str(one), str(two)
+
+    changed = [task(requests=4), task(padding=1), task(dilation=2), task(dtype=torch.float16)]
+    assert all(each[1] != task()[1] for each in changed)
+    assert all(each[0] != task()[0] for each in changed[:-1])
+    assert len({task(requests=requests) for requests in range(1, MAX_REQUESTS + 1)}) == MAX_REQUESTS
+
+
+def test_kernels_get_weights_and_bias_without_strides() -> None:
+    weight = torch.randn(4, 3)
+    dense, pointwise = nn.Linear(4, 3).requires_grad_(False), nn.Conv2d(4, 3, 1).requires_grad_(False)
+    dense.weight, dense.bias = nn.Parameter(weight.t()), nn.Parameter(torch.randn(6)[::2])
+    pointwise.weight = nn.Parameter(weight.t()[:, :, None, None])
+    for layer in (dense, pointwise):
+        merged = MergedLayer(layer)
+        assert torch.equal(merged.weights, weight.t())
+        assert merged.weights.is_contiguous()
+        assert merged.bias.is_contiguous()

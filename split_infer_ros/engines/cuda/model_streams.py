@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from split_infer_ros.buffers.host_arrays import as_tensor, copy_into
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.compute import Backbone, Features, Images
 from split_infer_ros.engines.cuda.model_memory import PooledBackbone
-from split_infer_ros.runtime.captures import Capture, CaptureError, capture
+from split_infer_ros.runtime.captures import Capture, capture
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.device import Device
 from split_infer_ros.runtime.shortage import summarize_error
@@ -22,6 +23,8 @@ from split_infer_ros.runtime.streams import Stream
 ROUNDS = 7  # launches of each of two graphs, of which the faster one is kept
 
 Results = TypeVar("Results")
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +142,14 @@ class ModelStreams:
                     with pools[name].allocating() if name in pools else nullcontext():
                         inputs[name] = as_tensor(example).clone(memory_format=torch.channels_last)
                 recorded = record(lambda: self.run(plain, inputs))
-                fused = fuse_backbones(plain, inputs)
-                if fused is not None:
-                    with suppress(CaptureError, torch.OutOfMemoryError):  # the forked graph is there
+                try:
+                    fused = fuse_backbones(plain, inputs)
+                    if fused is not None:
                         recorded = fastest([recorded, record(fused)], self._stream)
+                except Exception as error:  # whatever it is, the forked graph is there
+                    _LOG.warning(
+                        "%s are not fused (%s: %s).", " and ".join(models), type(error).__name__, summarize_error(error)
+                    )
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(f"There is no room for the graph ({summarize_error(error)}).") from error
         return RecordedGraph(inputs, recorded.results, recorded.launch, recorded.bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from split_infer_ros.engines.merged_layers import merge_layers
 from split_infer_ros.runtime.captures import Capture
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.vision_ops.fused_layers import FusedLayers
 
 pytestmark = pytest.mark.usefixtures("plain_operators")
 
@@ -56,37 +58,64 @@ def test_a_graph_without_room_is_refused(gpu: Gpu) -> None:
         streams.record({"a": run}, {"a": torch.zeros((1, 3, 2, 2), device=GPU)})
 
 
-@pytest.mark.parametrize("chosen", [0, -1], ids=["forked", "fused"])
-def test_models_with_merged_layers_are_recorded_forked_and_fused(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, chosen: int
-) -> None:
-    """The test chooses, because the simulated GPU keeps no time. Here the library computes fused layers."""
-    tried = []
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Capture[object]]]:
+    """The recorded work between which ``ModelStreams`` chose. The last is taken; the simulated GPU keeps no time."""
+    tried: list[Sequence[Capture[object]]] = []
 
     def fastest(recorded: Sequence[Capture[object]], _: Stream) -> Capture[object]:
-        tried.append(len(recorded))
-        return recorded[chosen]
+        tried.append(recorded)
+        return recorded[-1]
 
     monkeypatch.setattr("split_infer_ros.engines.cuda.model_streams.fastest", fastest)
+    return tried
+
+
+def record_and_compare() -> None:
+    """Records two models with merged layers, and compares the graph's results with those of the models."""
     graphs = {}
     for name, channels in (("a", 4), ("b", 6)):
         torch.manual_seed(channels)
-        net = (
-            nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, 2, 1)).to(GPU).requires_grad_(False)
-        )
-        graphs[name] = fx.symbolic_trace(WithTuple(net))
+        net = nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, 2, 1))
+        graphs[name] = fx.symbolic_trace(WithTuple(net.to(GPU).requires_grad_(False)))
         merge_layers(graphs[name])
     stream = Stream(GPU)
-    streams = ModelStreams(GPU, stream)
     with torch.inference_mode():
         images = {name: torch.rand(2, 3, 6, 6).to(GPU) for name in graphs}
-        recorded = streams.record(graphs, images)
+        recorded = ModelStreams(GPU, stream).record(graphs, images)
         with stream.work("execution"):
             found = {name: value.cpu() for name, (value,) in recorded.run(images).items()}
             expected = {name: graphs[name](images[name])[0].cpu() for name in graphs}
-    assert tried == [2]
     for name in graphs:
         torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=1e-5)  # in another memory format
+
+
+def test_models_with_merged_layers_are_recorded_forked_and_fused(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tried: list[Sequence[Capture[object]]]
+) -> None:
+    """Here the library computes fused layers."""
+    monkeypatch.setattr(FusedLayers, "is_fused", property(lambda _: True, lambda *_: None), raising=False)
+    record_and_compare()
+    assert [len(recorded) for recorded in tried] == [2]
+
+
+def test_models_are_recorded_once_if_no_layers_are_fused(gpu: Gpu, tried: list[Sequence[Capture[object]]]) -> None:
+    record_and_compare()
+    assert not tried
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no kernel"), ValueError("no kernel")], ids=repr)
+def test_the_forked_graph_stays_if_fusing_fails(
+    gpu: Gpu,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tried: list[Sequence[Capture[object]]],
+    error: Exception,
+) -> None:
+    monkeypatch.setattr(FusedLayers, "forward", Mock(side_effect=error))
+    record_and_compare()
+    assert not tried
+    assert f"a and b are not fused ({type(error).__name__}: no kernel)." in caplog.text
 
 
 class WithTuple(nn.Module):
