@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,23 @@ GEOMETRY: Mapping[ConvolutionTemplate, Sequence[str]] = {  # what a template's k
 }
 
 
+def is_square(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Returns whether a layer is a convolution that kernels of this package may compute.
+
+    Its window is square, its padding is zero, and its type is one of ``CONVOLUTION_DTYPES``. Stride, padding and
+    dilation are the same for rows and columns.
+    """
+    if type(layer) is not nn.Conv2d or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return False
+    pairs = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    return layer.weight.dtype in CONVOLUTION_DTYPES and all(len(set(pair)) == 1 for pair in pairs)
+
+
 def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
     """Returns the template whose kernel can compute a module; None if there is none."""
+    if not is_square(convolution):
+        return None
     c = convolution
-    if type(c) is not nn.Conv2d or c.padding_mode != "zeros" or isinstance(c.padding, str):
-        return None
-    if c.weight.dtype not in CONVOLUTION_DTYPES:
-        return None
-    if any(len(set(pair)) > 1 for pair in (c.kernel_size, c.stride, c.padding, c.dilation)):
-        return None
     if c.groups == 1 and (c.kernel_size[0], c.stride[0], c.padding[0]) == (1, 1, 0):
         return ConvolutionTemplate.POINTWISE
     if c.groups == c.in_channels == c.out_channels > 1 and c.dilation == (1, 1):

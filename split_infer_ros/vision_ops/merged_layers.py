@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
+from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES, is_square
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, Size, run_fastest
 from split_infer_ros.vision_ops.schedules import search_time
+from split_infer_ros.vision_ops.window import window_places
 
 MAX_REQUESTS = 5  # the paper's window; the sums of more do not fit into the registers of Turing and Orin
 MAX_REQUESTS_OF_FEW_WARPS = 2  # of a convolution; with more, more warps share a program and its sums
@@ -32,10 +33,7 @@ def can_be_merged(layer: nn.Module) -> bool:
     """
     if type(layer) is nn.Linear:
         return layer.weight.dtype in CONVOLUTION_DTYPES
-    if type(layer) is not nn.Conv2d or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        return False
-    pairs = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-    return layer.groups == 1 and layer.weight.dtype in CONVOLUTION_DTYPES and all(len(set(pair)) == 1 for pair in pairs)
+    return is_square(layer) and layer.groups == 1
 
 
 class MergedLayer(nn.Module):
@@ -140,10 +138,7 @@ class MergedLayer(nn.Module):
         """Returns the number of pixels of the result's map, which has those of one request for a convolution."""
         if not self._is_convolution:
             return len(x)
-        n = self._numbers
-        reach = n["dilation"] * (n["kernel"] - 1) + 1
-        rows, columns = ((size + 2 * n["padding"] - reach) // n["stride"] + 1 for size in x.shape[2:])
-        return rows * columns
+        return math.prod(window_places(size, **self._numbers) for size in x.shape[2:])
 
     def _merged(self, x: Tensor) -> Tensor:
         from split_infer_ros.vision_ops.kernels.merged_layer import merged  # only here: Triton is optional

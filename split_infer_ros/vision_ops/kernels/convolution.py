@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from split_infer_ros.vision_ops.window import window_places
+
 
 def pointwise(
     maps: Tensor,
@@ -94,7 +96,9 @@ def depthwise(
         (N, C, H', W'), channels last.
     """
     images, depth, height, width = maps.shape
-    out_rows, out_columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+    out_rows, out_columns = (
+        window_places(size, kernel=kernel, stride=stride, padding=padding) for size in (height, width)
+    )
     splits = triton.cdiv(out_rows, rows)
     return launched(
         _depthwise[images * splits, triton.cdiv(out_columns, columns), triton.cdiv(depth, channels)],

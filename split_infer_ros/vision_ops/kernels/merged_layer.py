@@ -21,6 +21,7 @@ from torch import Tensor
 
 from split_infer_ros.vision_ops.kernels.convolution import clamped
 from split_infer_ros.vision_ops.launch_limits import KernelResources
+from split_infer_ros.vision_ops.window import window_places
 
 
 class LayerArguments(NamedTuple):
@@ -143,8 +144,8 @@ def layer_arguments(
         depth: channels of ``maps`` that a program takes at a time; a power of two, at least 16.
     """
     requests, in_channels, height, width = maps.shape
-    reach = dilation * (kernel - 1) + 1
-    out_rows, out_columns = ((size + 2 * padding - reach) // stride + 1 for size in (height, width))
+    window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    out_rows, out_columns = (window_places(size, **window) for size in (height, width))
     shape = requests, len(weights), out_rows, out_columns
     constants = requests, kernel, stride, padding, dilation, pixels, channels, depth, "tf32" if tf32 else "ieee"
     return LayerArguments(

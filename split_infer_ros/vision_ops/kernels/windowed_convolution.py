@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from split_infer_ros.vision_ops.kernels.convolution import clamped, launched
+from split_infer_ros.vision_ops.window import window_places
 
 
 def windowed(
@@ -53,8 +54,8 @@ def windowed(
         (N, C', H', W'), channels last.
     """
     images, in_channels, height, width = maps.shape
-    out_channels, reach = len(weights), dilation * (kernel - 1) + 1
-    out_rows, out_columns = ((size + 2 * padding - reach) // stride + 1 for size in (height, width))
+    out_channels, window = len(weights), {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    out_rows, out_columns = (window_places(size, **window) for size in (height, width))
     count, group_out = images * out_rows * out_columns, out_channels // groups
     return launched(
         _windowed[triton.cdiv(count, pixels), triton.cdiv(group_out, channels), groups],
