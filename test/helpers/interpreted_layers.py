@@ -107,21 +107,20 @@ def similar_pairs(folder: str, fitting: Sequence[LayerSpec], other: Sequence[Lay
     Returns:
         "rejected": how many records the first call of the other pair left. "measured": how many that of the fitting
         pair left. "fused": whether calls of both pairs are fused if the records say that this is faster.
-        "warnings": what was logged as a warning. "nested": how often the time of a search was counted twice.
+        "warnings": what was logged as a warning.
     """
     pairs = [[_made(spec) for spec in specs] for specs in (fitting, other)]
     fit, misfit = (FusedLayers(*(MergedLayer(layer) for layer, _ in pair)) for pair in pairs)
     (xy, other_xy), found = [[x for _, x in pair] for pair in pairs], {}
     task = record_task("fused layers", xy[0], fit.sizes(*xy))
     assert task == record_task("fused layers", other_xy[0], misfit.sizes(*other_xy))
-    searches = _Searches()
     with mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), _Warnings() as warnings:
         key = Key.here("cpu")
         with _as_on_a_gpu(forced=ImplementationChoice.MEASURED) as compile_kernel:
             compile_kernel.side_effect = lambda tensors, **_: KernelResources(
                 100 if tensors[0].shape == xy[0].shape else 200, shared_bytes=1 << 14, warps=8
             )
-            with searches.patched(), mock.patch(f"{MODULE}.implementations.time_calls", _time_one_call):
+            with mock.patch(f"{MODULE}.implementations.time_calls", _time_one_call):
                 for name, layers, inputs in (("rejected", misfit, other_xy), ("measured", fit, xy)):
                     layers(*inputs)
                     found[name] = len(Database().find(key, task))
@@ -130,7 +129,27 @@ def similar_pairs(folder: str, fitting: Sequence[LayerSpec], other: Sequence[Lay
                 Database().add([key.record(task, {"form": choice.value}, [seconds] * 20, time=time.time())])
             found["fused"] = [layers(*inputs) and layers.is_fused for layers, inputs in ((fit, xy), (misfit, other_xy))]
     forget_choices()
-    return {**found, "warnings": warnings.lines, "nested": searches.nested}
+    return {**found, "warnings": warnings.lines}
+
+
+def nested_searches(folder: str, specs: Sequence[LayerSpec]) -> int:
+    """Measures two layers and their fused kernel, with a new database in a folder.
+
+    Returns:
+        How many searches began while another one took its time.
+    """
+    made, searches = [_made(spec) for spec in specs], _Searches()
+    forget_choices()
+    with (
+        mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
+        _as_on_a_gpu(forced=ImplementationChoice.MEASURED),
+        searches.patched(),
+        mock.patch(f"{MODULE}.implementations.time_calls", _time_one_call),
+    ):
+        FusedLayers(*(MergedLayer(layer) for layer, _ in made))(*(x for _, x in made))
+    forget_choices()
+    assert searches.begun == 3
+    return searches.nested
 
 
 def can_fuse_backbones(nets: Sequence[nn.Module], shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -162,7 +181,10 @@ def differences_of_models(nets: Sequence[nn.Module], shapes: Sequence[tuple[int,
 
 def _time_one_call(key: Key, task: Any, config: Any, run: Callable[[], object], **_: object) -> Record:
     """Stands in for ``time_calls``, because interpreted kernels take long."""
-    run()
+    try:
+        run()
+    except Exception as error:
+        return key.record(task, config, [], time=time.time(), error=str(error))
     return key.record(task, config, [1.0], time=time.time())
 
 
@@ -170,10 +192,11 @@ class _Searches:
     """Counts searches that begin while another one takes its time."""
 
     def __init__(self) -> None:
-        self.nested, self._depth = 0, 0
+        self.begun, self.nested, self._depth = 0, 0, 0
 
     @contextmanager
     def _search_time(self) -> Iterator[bool]:
+        self.begun += 1
         self.nested += self._depth > 0
         self._depth += 1
         try:

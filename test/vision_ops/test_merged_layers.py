@@ -11,7 +11,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interpreted_layers import LayerSpec, are_fused, counts, difference, interpreting_process, similar_pairs
+from interpreted_layers import (
+    LayerSpec,
+    are_fused,
+    counts,
+    difference,
+    interpreting_process,
+    nested_searches,
+    similar_pairs,
+)
 from torch import nn
 
 from split_infer_ros.vision_ops.fused_layers import FusedLayers
@@ -116,7 +124,11 @@ def test_layers_that_cannot_be_resident_together_are_not_fused(child: Child) -> 
 def test_a_rejected_pair_decides_nothing_for_similar_pairs(child: Child, tmp_path: Path) -> None:
     """Sizes 17 and 18 have one task. A rejection is no measurement and no failure."""
     found = child(similar_pairs, str(tmp_path), [convolution(1, 17), dense(1)], [convolution(1, 18), dense(1)])
-    assert found == {"rejected": 0, "measured": 2, "fused": [True, False], "warnings": [], "nested": 0}
+    assert found == {"rejected": 0, "measured": 2, "fused": [True, False], "warnings": []}
+
+
+def test_the_time_of_no_search_is_counted_twice(child: Child, tmp_path: Path) -> None:
+    assert child(nested_searches, str(tmp_path), [convolution(1), dense(1)]) == 0
 
 
 @pytest.mark.parametrize(
