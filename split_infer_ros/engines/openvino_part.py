@@ -34,9 +34,10 @@ PRODUCTS = ("MatMul", "Gemm")
 # with their neighbours. Some int8 networks are 60 % off, and parts of a network round in other places than the whole.
 QUANTISING = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")  # begin the names of such operators
 WITHOUT_LOW_PRECISION = {"LP_TRANSFORMS_MODE": False}
-MAX_STATIC = 3  # batch sizes with a separate compiled model: a single image, a full batch, and one more
+MAX_STATIC = 3  # batch sizes with a separate compiled model: those that come first
 # For each number of threads and lanes, a second and a third batch size get a compiled model only while the weights of
-# these models have fewer bytes together. A compiled model takes twice its weights: 1.1 GB for VGG-16.
+# these models have fewer bytes together. The model for all other sizes is not counted. A compiled model takes twice its
+# weights: 1.1 GB for VGG-16.
 STATIC_BYTES = 192 << 20
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -45,7 +45,8 @@ class SharedSettings(StageSettings):
     )
     max_waiting: int = setting(
         1,
-        "The most waiting images of one tenant. When one more comes, the tenant's oldest image is dropped.",
+        "The most waiting images of one tenant. When one more comes, the oldest image of one of its cameras is "
+        "dropped. The newest image of each camera stays.",
         minimum=1,
         maximum=1000,
     )
@@ -166,9 +167,13 @@ class SharedSettings(StageSettings):
 
     @property
     def rules(self) -> Rules:
-        """The scheduler's rules. Models whose weights are streamed run one after the other, so they are not fused."""
+        """The scheduler's rules. Models whose weights are streamed run one after the other, so they are not fused.
+
+        If costs are measured, no batch runs on a CPU before they show that it pays: an engine may have to compile it.
+        """
         fuse = self.weights_residency is Residency.RESIDENT
-        return Rules(self.window, self.batch_size, fuse=fuse, timeout_s=self.batch_timeout_s)
+        timeout_s, measures = self.batch_timeout_s, self.measures
+        return Rules(self.window, self.batch_size, fuse=fuse, timeout_s=timeout_s, merge_unknown=not measures)
 
     @property
     def largest_batch(self) -> int:

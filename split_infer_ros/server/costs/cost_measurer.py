@@ -57,9 +57,9 @@ class CostMeasurer:
 
     Callers of all but ``step`` and ``save`` hold the server's lock.
 
-    If a runner records graphs, the measurer also rehearses: it runs executions without timing them, so that they are
-    recorded before frames need them. It rehearses executions with costs from the database, and executions that the
-    scheduler may fuse.
+    The measurer also rehearses: it runs executions without timing them, so that they are ready before frames need them.
+    If a runner records graphs, it rehearses executions with costs from the database, and executions that the scheduler
+    may fuse. On a CPU, it rehearses batches of models for which merging pays, because an engine compiles them.
 
     Args:
         table: knows the models, and gets their costs.
@@ -77,7 +77,7 @@ class CostMeasurer:
         self._runners = dict(runners)
         self._clock = clock
         self._current: Measurement | None = None
-        self._rehearsed: set[Combination] = set()
+        self._rehearsed: set[tuple[int, Combination]] = set()  # by execution mode
         self._rules = Rules()
         self.done = True
 
@@ -90,12 +90,12 @@ class CostMeasurer:
         self._current = None
         self._rules = rules
         loaded = self._table.blank_images.keys()
-        self._rehearsed = {combination for combination in self._rehearsed if dict(combination).keys() <= loaded}
+        self._rehearsed = {each for each in self._rehearsed if dict(each[1]).keys() <= loaded}
         self.done = False
 
     def forget(self, name: str) -> None:
         """Notes that a model has another plan, whose graphs must be recorded. Call ``restart`` next."""
-        self._rehearsed = {combination for combination in self._rehearsed if name not in dict(combination)}
+        self._rehearsed = {each for each in self._rehearsed if name not in dict(each[1])}
 
     def next_measurement(self, is_idle: bool = False) -> Measurement | None:
         """Returns the measurement for the next step; None if there is nothing to measure.
@@ -150,19 +150,17 @@ class CostMeasurer:
                 missing.append((mode, combination))
         if missing:
             mode, combination = min(missing, key=lambda each: (table.is_stack(each[1]), len(each[1])))
-            if self._runners[mode].graphs is not None:
-                self._rehearsed.add(combination)
+            self._rehearsed.add((mode, combination))
             return self._begin(mode, combination, rounds=MAX_ROUNDS)
         for mode, runner in self._runners.items():
-            if runner.graphs is None:
-                continue
-            for combination in self._to_rehearse(runner.graphs, mode):
-                if combination not in self._rehearsed:
-                    self._rehearsed.add(combination)
+            to_rehearse = table.merged_batches(mode) if runner.graphs is None else self._to_record(runner.graphs, mode)
+            for combination in to_rehearse:
+                if (mode, combination) not in self._rehearsed:
+                    self._rehearsed.add((mode, combination))
                     return self._begin(mode, combination, rounds=0)
         return None
 
-    def _to_rehearse(self, graphs: ForkedGraphs, mode: int) -> Iterator[Combination]:
+    def _to_record(self, graphs: ForkedGraphs, mode: int) -> Iterator[Combination]:
         costs = self._table.costs_in(mode)
         yield from _measured_combinations(costs)
         for combination in itertools.islice(foreseen_combinations(costs, self._rules), MAX_FORESEEN):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
 MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
-MIN_SAVING = 0.1  # on a CPU, larger batches are measured only if two images save this share: each may be compiled
+MIN_SAVING = 0.1  # without graphs, larger batches are measured only if two images save this share: an engine compiles
 MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
 FUSION_BUDGET_S = 2.0  # the time for measuring combinations of several models, for each new plan of a model
 
@@ -128,6 +128,12 @@ class CostTable:
         """
         return next(self._to_measure(mode), None)
 
+    def merged_batches(self, mode: int) -> Iterator[Combination]:
+        """Yields the batches of several images that were measured, of models for which merging clearly pays."""
+        for name, sizes in self.costs_in(mode).alone_s.items():
+            if 2 in sizes and self._merging_pays(sizes[1], sizes[2]):
+                yield from (combination_of({name: size}) for size in sizes if size > 1)
+
     def add_measured(self, combination: Combination, samples_s: Sequence[float], mode: int = 0) -> None:
         """Adds the median of the samples as the cost of an execution. ``save_costs`` keeps the samples."""
         if len(combination) > 1:
@@ -214,9 +220,12 @@ class CostTable:
             if seconds is None:
                 yield batch
                 return
-            if size == 2 and not self._graphs and seconds > (1 - MIN_SAVING) * expected_s:
+            if size == 2 and not self._merging_pays(expected_s / 2, seconds):
                 return
             expected_s = 2 * seconds
+
+    def _merging_pays(self, single_s: float, pair_s: float) -> bool:
+        return self._graphs or pair_s <= (1 - MIN_SAVING) * 2 * single_s
 
     def _stack_sizes(self, mode: int, members: Sequence[str]) -> list[int]:
         """Returns the numbers of images of each member that are measured, up to the most that one decision may need.

@@ -32,6 +32,8 @@ class Request:
         virtual_deadline_s: the time by which the queue orders requests, in seconds of the steady clock. The request
             with the earliest time is served first. The function ``virtual_deadline_s`` computes it.
         when_late: what happens to the frame once it cannot meet its deadline.
+        waits_since_s: since when a frame of its source waits in this place; a newer frame may have replaced it. None:
+            since the arrival.
         turn: orders requests with the same virtual deadline; see ``RequestQueue.take_turns``. Requests with the same
             turn as well are served in the order of arrival.
     """
@@ -45,12 +47,18 @@ class Request:
     deadline_s: float = math.inf
     virtual_deadline_s: float = math.inf
     when_late: LatePolicy = LatePolicy.FINISH
+    waits_since_s: float | None = None
     turn: int = 0
 
     @property
     def source(self) -> tuple[str, str]:
         """The source of the frame: its tenant and camera. No frame overtakes an earlier frame of the same source."""
         return self.tenant, self.camera
+
+    @property
+    def waits_from_s(self) -> float:
+        """Since when its place in the queue is taken, in seconds of the steady clock."""
+        return self.arrival_s if self.waits_since_s is None else self.waits_since_s
 
     @property
     def order(self) -> tuple[float, int, int]:
@@ -141,15 +149,17 @@ class RequestQueue(Sequence[Request]):
     def remove_oldest(self, source: tuple[str, str]) -> Request:
         """Removes and returns the oldest request of a source.
 
-        Each later request of the source moves up to the place of the one before it. If requests kept their places, a
-        source that sends fast would never get a turn.
+        Each later request of the source moves up to the place of the one before it, and waits since that one waits. If
+        requests kept their places, a source that sends fast would never get a turn. If waiting began anew, requests
+        that wait for others would wait for ever.
         """
         places = [request for request in self._waiting if request.source == source]
         requests = sorted(places, key=lambda request: request.number)
         self.remove(requests)
         del self._latest_virtual_deadline_s[source]
         for place, request in zip(places, requests[1:], strict=False):
-            self.add(replace(request, virtual_deadline_s=place.virtual_deadline_s, turn=place.turn))
+            deadline_s, since_s = place.virtual_deadline_s, place.waits_from_s
+            self.add(replace(request, virtual_deadline_s=deadline_s, turn=place.turn, waits_since_s=since_s))
         return requests[0]
 
     def take_turns(self, tenant: str, cameras: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ The scheduler looks at a window at the front of the queue. It merges the request
 models of one size class into one execution. The size classes are models with fewer parameters than the mean, and the
 other models. Models of one architecture may run as one network instead, a stack.
 
-If the costs of a model are not known, its requests are merged, and it is not fused with other models.
+If the costs of a model are not known, its requests are merged, unless the rules say otherwise. It is not fused with
+other models.
 
 The size class of the first request runs now. The other requests stay at the front of the queue, and newer requests may
 join them until they run. Therefore a window takes at most two executions, or more if measurements show no gain. The
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.server.schedule.execution_costs import NOISE_MARGIN, ExecutionCosts
+from split_infer_ros.server.schedule.joining import saves_time
 from split_infer_ros.server.schedule.request import LatePolicy, Request
 from split_infer_ros.server.schedule.stacking import best_stacked_execution
 
@@ -67,6 +69,7 @@ class Rules:
         fuse: whether several models may run as one execution, each by its own network.
         stack: whether models of one architecture may run as one network.
         timeout_s: how long a model's oldest request waits for others before a batch that is not full may run.
+        merge_unknown: whether requests are merged on the cores of a CPU while their model's costs are not known.
     """
 
     window: int = 5
@@ -74,6 +77,7 @@ class Rules:
     fuse: bool = True
     stack: bool = True
     timeout_s: float = 0.0
+    merge_unknown: bool = True
 
     @property
     def largest_batch(self) -> int:
@@ -84,21 +88,21 @@ class Rules:
 def due_at(queue: Iterable[Request], costs: ExecutionCosts, rules: Rules) -> dict[str, float]:
     """Returns for each model when its next batch may run, in seconds of the steady clock.
 
-    A full batch may run at once: its time is the arrival of its oldest request. A batch is full if no more requests of
-    the model would join it. Either the rules do not allow more, or a larger batch would save nothing.
+    A full batch may run at once: its time is that since which its oldest request waits. A batch is full if no more
+    requests of the model would join it. Either the rules do not allow more, or a larger batch would save nothing.
 
     Args:
         queue: the requests that wait.
         costs: the costs of executions, as far as they are known.
         rules: how requests may be combined.
     """
-    arrivals_s: dict[str, list[float]] = {}
+    since_s: dict[str, list[float]] = {}
     for request in queue:
-        arrivals_s.setdefault(request.model, []).append(request.arrival_s)
+        since_s.setdefault(request.model, []).append(request.waits_from_s)
     return {
         model: min(found)
         + (0.0 if len(found) >= costs.best_batch_size(model, rules.largest_batch) else rules.timeout_s)
-        for model, found in arrivals_s.items()
+        for model, found in since_s.items()
     }
 
 
@@ -123,7 +127,7 @@ def decide(
         fastest_costs: the costs of a faster execution mode, if there is one. ``costs`` decide whether the first request
             is late. The others may still run in the faster mode, so ``fastest_costs`` decide for them.
         num_at_once: how many executions run at the same time, on a CPU with lanes; None elsewhere. See
-            ``_saves_time``.
+            ``saves_time``.
     """
     fastest_costs = fastest_costs or costs
     window: list[Request] = []
@@ -142,7 +146,7 @@ def decide(
         return Decision(late=tuple(late))
     if len(window) == 1:  # nothing can join the first request, which is always served
         return Decision((RequestBatch(window[0].model, (window[0],)),), tuple(late))
-    batches = _combine(window, costs, now=now, rules=rules, num_waiting=len(queue), num_at_once=num_at_once)
+    batches = _combine(window, costs, now=now, rules=rules, num_waiting=len(queue) - len(late), num_at_once=num_at_once)
     if rules.stack and costs.stacks:
         stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)
         if stacked is not None:
@@ -164,13 +168,17 @@ def _combine(
 ) -> tuple[RequestBatch, ...]:
     """Returns the execution that serves the first request, and all requests that may join it.
 
-    A request joins only if that saves time; see ``_saves_time``. The other requests run next, perhaps on another lane.
+    A request joins only if that saves time; see ``saves_time``. The other requests run next, perhaps on another lane.
     No request misses its deadline because others join: requests that would meet their deadline alone still meet it.
     """
     first = window[0]
     waiting = Counter([request.model for request in window])
+    may_merge_all = rules.merge_unknown or num_at_once is None
     max_counts = {
-        model: min(rules.max_batch_size, costs.best_batch_size(model, count)) for model, count in waiting.items()
+        model: min(rules.max_batch_size, costs.best_batch_size(model, count))
+        if may_merge_all or costs.knows(model)
+        else 1
+        for model, count in waiting.items()
     }
     is_small, knows_first = costs.is_small(first.model), costs.knows(first.model)
     chosen: dict[str, list[Request]] = {first.model: []}
@@ -194,10 +202,11 @@ def _combine(
             joined_s = costs.execution_s(counts)
             meets_deadline = now + joined_s <= request.deadline_s
             if request is first or (
-                _saves_time(
+                saves_time(
                     joined_s,
                     execution_s,
                     costs.batch_s(model, 1),
+                    is_merged=count > 0,
                     num_joined=sum(counts.values()) - 1,
                     num_waiting=num_waiting,
                     num_at_once=None if rules.timeout_s else num_at_once,
@@ -216,34 +225,6 @@ def _combine(
                 del counts[model]
         skipped.add(request.source)
     return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())
-
-
-def _saves_time(
-    joined_s: float, execution_s: float, alone_s: float, *, num_joined: int, num_waiting: int, num_at_once: int | None
-) -> bool:
-    """Returns whether it saves time if one more request joins an execution.
-
-    By the paper (§II-B), the execution must take less time than both parts one after the other. This serves the most
-    requests. On a GPU, merging saves much, so each request is done sooner as well. On the cores of a CPU it saves
-    little. There, all waiting requests together must be done sooner. Those that were chosen before wait for the one
-    that joins, and those behind the execution gain what joining saves. So if few requests wait, as with cameras whose
-    latest images count, joining must save much.
-
-    Args:
-        joined_s: the seconds of the execution if the request joins.
-        execution_s: the seconds of the execution without it.
-        alone_s: the seconds of the request alone.
-        num_joined: how many requests the execution has without it.
-        num_waiting: how many requests wait in all, with those of the execution.
-        num_at_once: how many executions run at the same time; None: the paper's rule.
-    """
-    joined_s *= 1 + NOISE_MARGIN
-    if num_at_once is None:
-        return joined_s <= execution_s + alone_s
-    num_behind = num_waiting - num_joined - 1
-    together_s = (num_joined + 1) * joined_s + num_behind * joined_s / num_at_once
-    apart_s = num_joined * execution_s + execution_s / num_at_once + alone_s
-    return together_s <= apart_s + num_behind * (execution_s + alone_s) / num_at_once
 
 
 def _by_model(requests: Sequence[Request]) -> tuple[RequestBatch, ...]:

@@ -152,6 +152,25 @@ def test_known_costs_are_rehearsed_by_a_recording_runner(table: CostTable) -> No
     assert table.costs().whole.alone_s["one"] == {1: 0.001, 2: 0.001}
 
 
+@pytest.mark.parametrize(("pair_s", "sizes"), [(0.0012, [2, 4]), (0.0019, [])])
+def test_known_batches_that_pay_are_run_before_frames_need_them(
+    tmp_path: Path, pair_s: float, sizes: list[int]
+) -> None:
+    """Without recording, an engine compiles or packs a batch size when it first runs, in each execution mode."""
+    table = make_table(tmp_path / "a", 4, num_lanes=2)
+    table.add_model("one", BrightModel("one"), "x")
+    for mode in (0, 2):
+        for size, seconds in ((1, 0.001), (2, pair_s), (4, 2 * pair_s)):
+            table.add_measured((("one", size),), [seconds], mode)
+    runners = {mode: Runner(records=False) for mode in (0, 2)}
+    measurer = CostMeasurer(table, runners, clock(0.01).__next__)  # type: ignore[arg-type]
+    measure_all(measurer)
+    measure_all(measurer)
+    for runner in runners.values():
+        assert [counts["one"] for counts in runner.ran] == [size for size in sizes for _ in range(WARM_UPS)]
+    assert table.costs().whole.alone_s["one"] == {1: 0.001, 2: pair_s, 4: 2 * pair_s}
+
+
 @pytest.fixture
 def three_models(tmp_path: Path) -> CostTable:
     """Two small models that gain from being fused, and a large one; all costs are known."""

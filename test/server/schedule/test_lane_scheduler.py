@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,6 +181,18 @@ def test_request_behind_the_first_is_late_only_by_all_cores() -> None:
     timeline = Timeline(coming)
     timeline.simulate()
     assert timeline.late == [2], "both lanes were at work"
+
+
+@pytest.mark.parametrize(("lane_s", "on_lane"), [(1.9, False), (1.2, True)])
+def test_two_requests_are_not_merged_where_that_delays_the_first(lane_s: float, on_lane: bool) -> None:
+    """Merged, they would take 1.8 times as long as one. Four of each are merged, because those behind gain."""
+    whole, lane = (ExecutionCosts({"a": 1}, {"a": {1: image_s, 2: 1.8 * image_s}}) for image_s in (1.0, lane_s))
+    modes, rules = ExecutionModes(whole, 2, lane), Rules(window=2)
+    few, many = (queue_of(requests(*[(str(n), "a", 0.0) for n in range(count)])) for count in (2, 40))
+    for queue, expected in ((few, 1), (many, 2)):
+        execution = LaneScheduler(2).choose(queue, modes, now=0.0, rules=rules)
+        assert (execution.lane is not None, len(execution.decision.requests)) == (on_lane, expected)
+    assert len(LaneScheduler().choose(few, ExecutionModes(whole), now=0.0, rules=rules).decision.requests) == 2
 
 
 def test_all_cores_serve_everything_if_lanes_serve_less() -> None:

@@ -82,7 +82,8 @@ def drain(queue: RequestQueue, costs: ExecutionCosts = COSTS, rules: Rules = RUL
         (1.4, 2, 2, 1),  # the other lane would be as quick
         (1.8, 40, 1, 2),  # each of those behind gains 0.2 s
         (1.8, 40, 2, 2),
-        (1.99, 1000, 1, 1),  # within the noise
+        (1.47, 2, 1, 1),  # within the noise
+        (2.0, 1000, 1, 1),
     ],
 )
 def test_on_a_cpu_requests_are_merged_if_all_that_wait_are_done_sooner(
@@ -92,6 +93,42 @@ def test_on_a_cpu_requests_are_merged_if_all_that_wait_are_done_sooner(
     queue = queue_of(*[(str(number), "a") for number in range(num_waiting)])
     decision = decide(queue, costs, now=0.0, rules=Rules(window=2), num_at_once=num_at_once)
     assert numbers_by_model(decision) == {"a": list(range(expected))}
+
+
+@pytest.mark.parametrize(("num_at_once", "merge_unknown", "expected"), [(2, False, 1), (2, True, 2), (None, False, 2)])
+def test_requests_without_costs_are_merged_on_a_cpu_if_the_rules_say_so(
+    num_at_once: int | None, merge_unknown: bool, expected: int
+) -> None:
+    """An engine might have to compile the batch while frames flow."""
+    queue, rules = queue_of(("1", "a"), ("2", "a")), Rules(window=2, merge_unknown=merge_unknown)
+    decision = decide(queue, ExecutionCosts({}, {}), now=0.0, rules=rules, num_at_once=num_at_once)
+    assert numbers_by_model(decision) == {"a": list(range(expected))}
+
+
+def test_requests_that_are_dropped_as_late_gain_nothing() -> None:
+    late = [(f"late {number}", "a", 0.5, DROP) for number in range(10)]
+    costs = ExecutionCosts({"a": 1}, {"a": {1: 1.0, 2: 1.8}})
+    queue = queue_of(*late, ("1", "a"), ("2", "a"))
+    decision = decide(queue, costs, now=0.0, rules=Rules(window=2), num_at_once=1)
+    assert (len(decision.late), numbers_by_model(decision)) == (10, {"a": [10]})
+
+
+def test_on_a_gpu_a_batch_grows_over_the_steps_of_recorded_sizes() -> None:
+    """The ninth request alone would not pay, but sixteen do."""
+    costs = ExecutionCosts({"a": 1}, {"a": {1: 1.0, 8: 5.0, 16: 8.5}}, pads=True)
+    queue = queue_of(*[(str(number), "a") for number in range(16)])
+    (batch,) = decide(queue, costs, now=0.0, rules=Rules(window=16)).batches
+    assert len(batch.requests) == 16
+
+
+def test_frames_that_replace_each_other_do_not_wait_anew() -> None:
+    """A camera sends every 30 ms, only its newest frame waits, and a batch waits 50 ms for others."""
+    queue, rules = RequestQueue(), Rules(window=4, timeout_s=0.05)
+    for number in range(4):
+        queue.add(request(number, "1", "a", 0.03 * number, virtual_deadline_s=0.03 * number))
+        if number:
+            queue.remove_oldest(("1", ""))
+        assert due_at(queue, ExecutionCosts({}, {}), rules) == {"a": 0.05}
 
 
 def test_who_waits_for_full_batches_gets_them() -> None:
