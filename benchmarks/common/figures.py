@@ -90,6 +90,7 @@ CHOICES = {
         ("hop_ms", "frames_per_s", PEAK), rivals=("intra_process", "shared_memory", "network", "shipped profile")
     ),
     "overload": Choice(("frames_per_s", "age_p50_ms", "age_p99_ms", CPU, PEAK), contests=("moderate", "flooded")),
+    "tenants": Choice(("frames_per_s", "age_p50_ms", "age_p99_ms", CPU, PEAK), rivals=("tenants",)),
     "multi_tenant": Choice(  # all rivals share a process, so its memory says nothing about a single one
         ("per_second", "response_mean_s"),
         rivals=_SCHEDULED,

@@ -113,9 +113,9 @@ class ExecutionCosts:
             best = cached[max_batch_size] = next(size for size, seconds in image_s.items() if seconds <= max_image_s)
         return best
 
-    def best_image_s(self, model: str) -> float:
-        """Returns the lowest measured cost of one image, in seconds: alone or in the model's stack."""
-        alone_s = min(seconds / size for size, seconds in self.alone_s[model].items())
+    def image_s(self, model: str) -> float:
+        """Returns the cost of one image in seconds: alone, or at best in the model's stack."""
+        alone_s = self.batch_s(model, 1)
         stack = self.stack_of(model)
         return min(alone_s, self.stacks[stack].best_image_s) if stack else alone_s
 

@@ -37,13 +37,14 @@ class ExecutionModes:
 
     @cached_property
     def lanes_serve_more(self) -> bool:
-        """Whether all lanes together serve clearly more images a second than all cores do, in their best batch sizes.
+        """Whether all lanes together serve clearly more images a second than all cores do: single images, or stacks.
 
-        A single image takes longer on a lane, so a gain within the noise is none.
+        Batches of a model are not compared, because requests are rarely merged on the cores of a CPU. A single image
+        takes longer on a lane, so a gain within the noise is none.
         """
         models = self.whole.alone_s.keys() & self.lane.alone_s.keys()
-        whole_image_s = sum(map(self.whole.best_image_s, models))
-        lane_image_s = sum(map(self.lane.best_image_s, models))
+        whole_image_s = sum(map(self.whole.image_s, models))
+        lane_image_s = sum(map(self.lane.image_s, models))
         return (1 + NOISE_MARGIN) * lane_image_s < self.num_lanes * whole_image_s
 
     def all_cores_finish_sooner(self, waiting: Sequence[Request], *, more_arrive: bool = False) -> bool:

@@ -43,8 +43,8 @@ def test_impossible_costs_are_refused(measured: dict[int, float]) -> None:
         ExecutionCosts({"a": 1}, {"a": measured})
 
 
-def test_best_image_cost_is_a_measured_one() -> None:
-    assert [COSTS.best_image_s(model) for model in "abc"] == [0.75, 1.0, 5.0]
+def test_an_image_costs_what_it_costs_alone() -> None:
+    assert [COSTS.image_s(model) for model in "abc"] == [COSTS.batch_s(model, 1) for model in "abc"] == [1.0, 1.0, 5.0]
 
 
 def test_best_batch_is_no_larger_than_saves_time() -> None:

@@ -9,9 +9,9 @@ from split_infer_ros.server.schedule.execution_modes import ExecutionModes
 from split_infer_ros.server.schedule.request import Request
 
 
-@pytest.mark.parametrize(("lane_s", "more"), [(1.9, True), (1.98, False), (2.1, False)])
-def test_best_batches_decide_whether_lanes_serve_more(lane_s: float, more: bool) -> None:
-    whole = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 2: 2.0}})
+@pytest.mark.parametrize(("lane_s", "more"), [(2.8, True), (2.95, False), (3.1, False)])
+def test_single_images_decide_whether_lanes_serve_more(lane_s: float, more: bool) -> None:
+    whole = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 8: 2.0}})
     lane = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: lane_s}, "b": {1: lane_s, 4: 4 * lane_s}})
     modes = ExecutionModes(whole, 2, lane)
     assert modes.lanes_serve_more is more
