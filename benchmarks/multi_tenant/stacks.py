@@ -17,7 +17,7 @@ from benchmarks.common.estimate import maximum, median, ratio
 from benchmarks.common.turns import Contest, rotated
 from benchmarks.multi_tenant.claims import in_turns
 from benchmarks.multi_tenant.costs import Bound, measure_modes
-from benchmarks.multi_tenant.load import Load, Serve
+from benchmarks.multi_tenant.load import Load, Serve, random_image
 from benchmarks.multi_tenant.replays import Replays
 from benchmarks.multi_tenant.rivals import FUSE, SEQUENTIAL, sequential, with_lanes
 from benchmarks.multi_tenant.rows import served_rows, with_interval
@@ -114,7 +114,7 @@ def load_alike(name: str, count: int, side: int, device: torch.device) -> Load:
         images = torch.rand((CALIBRATION_IMAGES, *entry.image_shape), generator=torch.Generator().manual_seed(number))
         models[f"{name} {number}"] = SplitModel(TorchNetwork(entry, randomise(module, images, number)), device)
     stack = StackedModel(models, "output")
-    images_of = {key: torch.rand_like(model.blank_images(1)) for key, model in models.items()}
+    images_of = {key: random_image(model) for key, model in models.items()}
     return Load(models, images_of, stacks={stack.name: stack})
 
 

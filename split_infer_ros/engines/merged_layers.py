@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torch import fx, nn
+from torch import fx
 
-from split_infer_ros.engines.fusion import replace_convolutions
-from split_infer_ros.engines.scheduled_convolutions import INFINITE, limits_of
+from split_infer_ros.engines.scheduled_convolutions import replace_clamped
 from split_infer_ros.vision_ops.merged_layers import MergedLayer, can_be_merged
 
 
@@ -15,9 +14,4 @@ def merge_layers(graph: fx.GraphModule) -> None:
     The graph is changed in place; modules are not changed. If the only user of a replaced layer is a ReLU or ReLU6, the
     activation becomes part of the new module. Results differ only by rounding.
     """
-    replace_convolutions(graph, "merged", can_be_merged, limits_of, _merged)
-
-
-def _merged(layer: nn.Conv2d | nn.Linear, activation: nn.Module | None, _: str) -> MergedLayer:
-    limits = None if activation is None else limits_of(activation)
-    return MergedLayer(layer, *(limits or (-INFINITE, INFINITE)))
+    replace_clamped(graph, "merged", can_be_merged, MergedLayer)

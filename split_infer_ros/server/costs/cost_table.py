@@ -130,8 +130,9 @@ class CostTable:
 
     def merged_batches(self, mode: int) -> Iterator[Combination]:
         """Yields the batches of several images that were measured, of models for which merging clearly pays."""
-        for name, sizes in self.costs_in(mode).alone_s.items():
-            if 2 in sizes and self._merging_pays(sizes[1], sizes[2]):
+        for name in self._names(mode):
+            sizes = self._measured_s(mode, name, measured_sizes(self.max_batch_size, graphs=self._graphs))
+            if sizes.keys() >= {1, 2} and self._merging_pays(sizes[1], sizes[2]):
                 yield from (combination_of({name: size}) for size in sizes if size > 1)
 
     def add_measured(self, combination: Combination, samples_s: Sequence[float], mode: int = 0) -> None:

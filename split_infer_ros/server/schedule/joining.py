@@ -17,7 +17,7 @@ def saves_time(
 ) -> bool:
     """Returns whether it saves time if one more request joins an execution.
 
-    By the paper (§II-B), requests of one model are merged up to the best batch size, and models are fused if that takes
+    By the paper (§II-B), requests of one model are merged up to the best batch size. Models are fused if that takes
     less time than one after the other. This serves the most requests. On a GPU, merging saves much, so each request is
     done sooner as well. On the cores of a CPU it saves little. There, all waiting requests together must be done
     sooner. Those that were chosen before wait for the one that joins, and those behind the execution gain what joining
