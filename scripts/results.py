@@ -10,6 +10,7 @@ FOLDER/notes/BENCH.md holds text about a benchmark that no figure can say.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def _by_command(results: Sequence[Results]) -> list[list[Results]]:
 def _section(results: Sequence[Results]) -> Iterator[str]:
     first = results[0]
     yield ""
-    yield f"`scripts/run bench {' '.join([first['bench'], *first['arguments']])}`"
+    yield f"`scripts/run bench {shlex.join([first['bench'], *first['arguments']])}`"
     yield ""
     for result in results:
         picture = f" ([picture]({result['stem']}.png))" if result["has_picture"] else ""
