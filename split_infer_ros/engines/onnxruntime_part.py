@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from split_infer_ros.errors import ConfigurationError, first_line
 from split_infer_ros.onnx.graph import OnnxGraph
 from split_infer_ros.onnx.model_source import model_source
 from split_infer_ros.runtime.device import CPU, Device
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
@@ -31,7 +33,7 @@ class OnnxRuntimePart(EnginePart):
 
     For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations.
     ``PerThreadCount`` limits the number of sessions. A session's threads sleep between two runs. Within a run, they
-    soon sleep when they have no work.
+    soon sleep when they have no work. On a CPU, all sessions of the process take activations from one arena.
 
     Args:
         graph: the graph to execute.
@@ -122,6 +124,8 @@ class OnnxRuntimePart(EnginePart):
         options.log_severity_level = 3  # errors only; it gives a warning for each node that it cannot place on a GPU
         for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
+        if self._device.type == "cpu" and _has_shared_arena(self._runtime):
+            options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=self._providers())
@@ -132,6 +136,7 @@ class OnnxRuntimePart(EnginePart):
                 f"ONNX Runtime cannot run {self.graph.name} by {self._provider}: it fell back to "
                 f"{', '.join(session.get_providers())}. Check that the provider's libraries fit the installed ones."
             )
+        trim()  # optimising the graph leaves freed memory
         return session
 
     def _providers(self) -> list[tuple[str, dict[str, Any]]]:
@@ -145,6 +150,21 @@ class OnnxRuntimePart(EnginePart):
             return [(self._provider, options)]
         precision = {} if self._precision is Precision.FP32 else {f"trt_{self._precision.value}_enable": True}
         return [(self._provider, {**options, **precision}), (f"CUDA{PROVIDER_SUFFIX}", options)]
+
+
+@cache
+def _has_shared_arena(runtime: Any) -> bool:
+    """Registers an arena for all sessions of this process that want it. Returns whether this version can do that.
+
+    A session's own arena keeps what its largest run needed, and most sessions are idle at any time: those of other
+    models, of other numbers of threads, and of choices that are only tried. Sharing does not change the speed.
+    """
+    register = getattr(runtime, "create_and_register_allocator", None)
+    if register is None:
+        return False
+    kinds = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
+    register(runtime.OrtMemoryInfo("Cpu", *kinds), None)
+    return True
 
 
 def _address(values: Values) -> int:

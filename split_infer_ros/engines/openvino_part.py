@@ -21,6 +21,7 @@ from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.onnx.graph import OnnxGraph, OnnxTensor
 from split_infer_ros.onnx.model_source import approximate_weight_bytes, model_source
 from split_infer_ros.onnx.quantised_operators import with_plain_operators
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
 # In int8, the graph says which values are quantised. The rest is float32.
@@ -174,6 +175,7 @@ class OpenVinoPart(EnginePart):
             if compiled is None:
                 compiled = self._compile_anew(properties, shapes)
                 blob.keep(compiled)
+                trim()  # compiling leaves freed memory
             runs_in = str(compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
         except Exception as error:  # OpenVINO raises RuntimeError and others
             raise ConfigurationError(f"OpenVINO cannot run {self.graph.name}: {_reason(error)}") from error

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from comparisons import rounding
@@ -275,6 +276,19 @@ def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> 
         for _ in range(5):
             for given, found in zip(inputs, lanes.map(part, inputs), strict=True):
                 assert_close(found, in_torch(given))
+
+
+def test_sessions_of_onnx_runtime_share_the_memory_of_their_activations() -> None:
+    pytest.importorskip("onnxruntime")
+    many = images(20_000)
+    activation_bytes = len(many) * CHANNELS * SIDE * SIDE * 4
+    places = [torch.empty(shape) for shape in ((len(many), CHANNELS, SIDE, SIDE), (len(many), CHANNELS))]
+    resident: list[int] = []
+    for _ in range(2):
+        OnnxRuntimePart(small_graph()).run_into(places, many)
+        resident.append(psutil.Process().memory_info().rss)
+    # A session of its own arena would keep the result of the first convolution at least.
+    assert resident[1] - resident[0] < activation_bytes / 2
 
 
 SPINNING = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op.spin_duration_us", "force_spinning_stop")
