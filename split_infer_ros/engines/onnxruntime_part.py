@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -163,7 +164,8 @@ def _has_shared_arena(runtime: Any) -> bool:
     if register is None:
         return False
     kinds = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
-    register(runtime.OrtMemoryInfo("Cpu", *kinds), None)
+    with suppress(Exception):  # the program, or another thread, has registered one: it serves as well
+        register(runtime.OrtMemoryInfo("Cpu", *kinds), None)
     return True
 
 
