@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, is_bfloat16, torch_dtype
 from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
+from split_infer_ros.engines.onnxruntime_arena import shared_arena
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
 from split_infer_ros.errors import ConfigurationError, first_line
@@ -60,6 +59,7 @@ class OnnxRuntimePart(EnginePart):
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(Engine.ONNXRUNTIME, provider)
         self._device = device
+        self._arena = shared_arena(self._runtime) if device.type == "cpu" else None
         self._sessions: PerThreadCount[Any] = PerThreadCount(lambda num_threads: self._make_session(num_threads))
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
@@ -70,7 +70,8 @@ class OnnxRuntimePart(EnginePart):
         places = [_address(each) for each in (*values, *outputs) if each is not None]
         key = engine_threads(), *(each.shape for each in values), *places
         session, binding = self._bound.get(key) or self._bind(key, outputs, values)
-        session.run_with_iobinding(binding)  # returns when the results are written, also on a GPU
+        options = None if self._arena is None else self._arena.run_options()
+        session.run_with_iobinding(binding, options)  # returns when the results are written, also on a GPU
         if self.can_run_into:
             return tuple(outputs)  # type: ignore[arg-type]
         found = binding.get_outputs()
@@ -125,8 +126,8 @@ class OnnxRuntimePart(EnginePart):
         options.log_severity_level = 3  # errors only; it gives a warning for each node that it cannot place on a GPU
         for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
-        if self._device.type == "cpu" and _has_shared_arena(self._runtime):
-            options.add_session_config_entry("session.use_env_allocators", "1")
+        if self._arena is not None:
+            self._arena.serve(options)
         try:
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=self._providers())
@@ -137,6 +138,8 @@ class OnnxRuntimePart(EnginePart):
                 f"ONNX Runtime cannot run {self.graph.name} by {self._provider}: it fell back to "
                 f"{', '.join(session.get_providers())}. Check that the provider's libraries fit the installed ones."
             )
+        if self._arena is not None:
+            self._arena.watch(session)
         trim()  # optimising the graph leaves freed memory
         return session
 
@@ -151,22 +154,6 @@ class OnnxRuntimePart(EnginePart):
             return [(self._provider, options)]
         precision = {} if self._precision is Precision.FP32 else {f"trt_{self._precision.value}_enable": True}
         return [(self._provider, {**options, **precision}), (f"CUDA{PROVIDER_SUFFIX}", options)]
-
-
-@cache
-def _has_shared_arena(runtime: Any) -> bool:
-    """Registers an arena for all sessions of this process that want it. Returns whether this version can do that.
-
-    A session's own arena keeps what its largest run needed, and most sessions are idle at any time: those of other
-    models, of other numbers of threads, and of choices that are only tried. Sharing does not change the speed.
-    """
-    register = getattr(runtime, "create_and_register_allocator", None)
-    if register is None:
-        return False
-    kinds = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
-    with suppress(Exception):  # the program, or another thread, has registered one: it serves as well
-        register(runtime.OrtMemoryInfo("Cpu", *kinds), None)
-    return True
 
 
 def _address(values: Values) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import tracemalloc
@@ -22,6 +23,7 @@ from split_infer_ros.buffers.host_arrays import as_array
 from split_infer_ros.engines import openvino_part
 from split_infer_ros.engines.compiled_blobs import CompiledBlob
 from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart, PerThreadCount
+from split_infer_ros.engines.onnxruntime_arena import SHRINKING_RUNS, shared_arena
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
 from split_infer_ros.engines.precision import Precision
@@ -278,17 +280,56 @@ def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> 
                 assert_close(found, in_torch(given))
 
 
+MANY = 20_000  # images, whose activations are far larger than anything else that changes in this process
+ACTIVATION_BYTES = MANY * CHANNELS * SIDE * SIDE * 4
+
+
+def run_many(part: OnnxRuntimePart) -> None:
+    places = [torch.empty(shape) for shape in ((MANY, CHANNELS, SIDE, SIDE), (MANY, CHANNELS))]
+    part.run_into(places, images(MANY))
+
+
+def resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
 def test_sessions_of_onnx_runtime_share_the_memory_of_their_activations() -> None:
+    """With arenas of their own, each would keep the result of the first convolution at least."""
     pytest.importorskip("onnxruntime")
-    many = images(20_000)
-    activation_bytes = len(many) * CHANNELS * SIDE * SIDE * 4
-    places = [torch.empty(shape) for shape in ((len(many), CHANNELS, SIDE, SIDE), (len(many), CHANNELS))]
-    resident: list[int] = []
-    for _ in range(2):
-        OnnxRuntimePart(small_graph()).run_into(places, many)
-        resident.append(psutil.Process().memory_info().rss)
-    # A session of its own arena would keep the result of the first convolution at least.
-    assert resident[1] - resident[0] < activation_bytes / 2
+    parts = [OnnxRuntimePart(small_graph()) for _ in range(3)]
+    run_many(parts[0])
+    before = resident_bytes()
+    for part in parts[1:]:
+        run_many(part)
+    assert resident_bytes() - before < ACTIVATION_BYTES / 2
+
+
+def test_what_dropped_sessions_of_onnx_runtime_needed_is_given_back() -> None:
+    pytest.importorskip("onnxruntime")
+    small, large = OnnxRuntimePart(small_graph()), OnnxRuntimePart(small_graph())
+    gc.collect()
+    for _ in range(SHRINKING_RUNS):  # after sessions of earlier tests
+        small(images(1))
+    run_many(large)
+    before = resident_bytes()
+    small(images(1))
+    assert before - resident_bytes() < ACTIVATION_BYTES / 2, "it is kept for the next run"
+    del large
+    gc.collect()
+    for _ in range(SHRINKING_RUNS):
+        assert_close(small(images(1)), in_torch(images(1)))
+    assert before - resident_bytes() > ACTIVATION_BYTES / 2
+
+
+def test_sessions_without_a_shared_arena_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("split_infer_ros.engines.onnxruntime_part.shared_arena", lambda runtime: None)
+    assert_close(OnnxRuntimePart(small_graph())(images(2)), in_torch(images(2)))
+
+
+def test_there_is_no_shared_arena_if_the_program_has_an_allocator() -> None:
+    runtime = MagicMock(**{"create_and_register_allocator.side_effect": RuntimeError("It is registered already.")})
+    assert shared_arena(runtime) is None
 
 
 SPINNING = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op.spin_duration_us", "force_spinning_stop")
