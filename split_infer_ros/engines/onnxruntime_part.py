@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Array, DType, Values, as_tensor, is_bfloat16, torch_dtype
 from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
-from split_infer_ros.engines.onnxruntime_arena import shared_arena
+from split_infer_ros.engines.onnxruntime_arena import release_of, shared_arena
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.engines.precision_checks import TENSORRT
 from split_infer_ros.errors import ConfigurationError, first_line
@@ -59,7 +59,7 @@ class OnnxRuntimePart(EnginePart):
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(Engine.ONNXRUNTIME, provider)
         self._device = device
-        self._arena = shared_arena(self._runtime) if device.type == "cpu" else None
+        self._arena = shared_arena(self._runtime) if device.type == "cpu" and not provider else None
         self._sessions: PerThreadCount[Any] = PerThreadCount(lambda num_threads: self._make_session(num_threads))
         self._keeps_bound = self.can_run_into and self._device.type == "cpu"
         self._bound: dict[Sequence[Any], tuple[Any, Any]] = {}  # by threads, shapes of inputs and pointers
@@ -70,8 +70,8 @@ class OnnxRuntimePart(EnginePart):
         places = [_address(each) for each in (*values, *outputs) if each is not None]
         key = engine_threads(), *(each.shape for each in values), *places
         session, binding = self._bound.get(key) or self._bind(key, outputs, values)
-        options = None if self._arena is None else self._arena.run_options()
-        session.run_with_iobinding(binding, options)  # returns when the results are written, also on a GPU
+        run = session.run_with_iobinding if self._arena is None else partial(self._arena.run, session)
+        run(binding)  # returns when the results are written, also on a GPU
         if self.can_run_into:
             return tuple(outputs)  # type: ignore[arg-type]
         found = binding.get_outputs()
@@ -124,7 +124,7 @@ class OnnxRuntimePart(EnginePart):
         options.execution_mode = self._runtime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3  # errors only; it gives a warning for each node that it cannot place on a GPU
-        for name, value in _spinning(str(self._runtime.__version__), self._is_whole).items():
+        for name, value in _spinning(release_of(self._runtime), self._is_whole).items():
             options.add_session_config_entry(f"session.{name}", value)
         if self._arena is not None:
             self._arena.serve(options)
@@ -164,7 +164,7 @@ def _element_type(dtype: DType) -> Any:
     return BFLOAT16 if is_bfloat16(dtype) else dtype.type
 
 
-def _spinning(version: str, is_whole: bool) -> dict[str, str]:
+def _spinning(release: tuple[int, int], is_whole: bool) -> dict[str, str]:
     """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
 
     Threads that sleep between operators wake up late. Threads that spin for long take the cores from other threads.
@@ -181,13 +181,11 @@ def _spinning(version: str, is_whole: bool) -> dict[str, str]:
     =======================  ============  =============  ============
 
     Args:
-        version: ONNX Runtime's version. Threads do not spin if it has no option for the duration.
+        release: of ONNX Runtime. Threads do not spin if it has no option for the duration.
         is_whole: whether the part is a whole network.
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
-    has_duration = match is not None and (int(match[1]), int(match[2])) >= MIN_VERSION_WITH_SPIN_DURATION
     waiting = {"intra_op.allow_spinning": "0", "inter_op.allow_spinning": "0"}
-    if has_duration:
+    if release >= MIN_VERSION_WITH_SPIN_DURATION:
         waiting["intra_op.allow_spinning"] = "1"
         waiting["intra_op.spin_duration_us"] = str(LONG_SPIN_US if is_whole else SPIN_US)
         waiting["force_spinning_stop"] = "1"  # between two runs, threads sleep at once

@@ -215,7 +215,7 @@ class Server:
         with self._changing, self._cores.backbone.bound():
             if not self._running:
                 if not self._was_running:
-                    trim()  # frees memory left by compiling and warming up; later frames reuse what frames leave
+                    trim()  # frees memory left by compiling and warming up; frames reuse what frames leave
                     self._was_running = True
                 if self._settings.measures:  # otherwise the owner of the only model moves its split point
                     self._splits.start()

@@ -327,9 +327,35 @@ def test_sessions_without_a_shared_arena_run_too(monkeypatch: pytest.MonkeyPatch
     assert_close(OnnxRuntimePart(small_graph())(images(2)), in_torch(images(2)))
 
 
-def test_there_is_no_shared_arena_if_the_program_has_an_allocator() -> None:
-    runtime = MagicMock(**{"create_and_register_allocator.side_effect": RuntimeError("It is registered already.")})
-    assert shared_arena(runtime) is None
+def test_an_arena_that_cannot_shrink_costs_no_run() -> None:
+    """A program may replace the arena by an allocator that cannot shrink."""
+    runtime, session = MagicMock(__version__="1.32.0"), MagicMock()
+    session.run_with_iobinding.side_effect = refuse_options
+    arena = shared_arena(runtime)
+    assert arena is not None
+    dropped = MagicMock()
+    arena.watch(dropped)
+    del dropped
+    gc.collect()
+    for _ in range(SHRINKING_RUNS + 1):
+        arena.run(session, "binding")
+    assert runtime.RunOptions.call_count == SHRINKING_RUNS
+    assert session.run_with_iobinding.call_count == 2 * SHRINKING_RUNS + 1
+
+
+def refuse_options(binding: object, options: object = None) -> None:
+    if options is not None:
+        raise RuntimeError("Did not find an arena based allocator.")
+
+
+@pytest.mark.parametrize("version", ["1.20.1", "strange"])
+def test_old_versions_have_no_shared_arena(version: str) -> None:
+    assert shared_arena(MagicMock(__version__=version)) is None
+
+
+def test_there_is_no_shared_arena_if_it_cannot_be_registered() -> None:
+    refuses = {"create_and_register_allocator.side_effect": RuntimeError("It is registered already.")}
+    assert shared_arena(MagicMock(__version__="1.32.0", **refuses)) is None
 
 
 SPINNING = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op.spin_duration_us", "force_spinning_stop")
