@@ -17,6 +17,7 @@ from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.engines.precision_checks import wants_torch
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.user_names import is_task
 from split_infer_ros.runtime.cores import ANY_CORES, StageCores
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.improving.rivals import Rivals
@@ -158,6 +159,10 @@ def tenant_opener(database: Database, say: Callable[[str], object] = lambda line
     """
 
     def open_tenant(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
+        if is_task(tenant.model):
+            from split_infer_ros.tasks.opening import open_task  # only here: few servers have tasks
+
+            return open_task(tenant, settings)
         cores = StageCores.parse(settings.backbone_cores, settings.head_cores)
         spec = ModelSpec(
             tenant.model,

@@ -45,6 +45,11 @@ class Pixels:
         """The number of pixels in a row."""
         return int(self.data.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all pixels."""
+        return int(self.data.nbytes)
+
     @classmethod
     def blank(cls) -> Pixels:
         """Makes a black image of 640x480 pixels, for warm-ups and trials."""

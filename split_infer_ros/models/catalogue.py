@@ -11,7 +11,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.foreign_files import refuse_foreign_file
 from split_infer_ros.models.onnx_models import is_onnx_file, read_onnx_file
 from split_infer_ros.models.onnx_options import OnnxOptions
-from split_infer_ros.models.user_names import TIMM_PREFIX, is_user_model
+from split_infer_ros.models.user_names import TIMM_PREFIX, is_task, is_user_model
 
 _MODULES = {
     "shapes": ("shapes",),
@@ -57,6 +57,8 @@ def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOp
         ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
     options = onnx_options or OnnxOptions()
+    if is_task(name):
+        raise UnknownModelError(f"'{name}' is a task and no model: only a tenant of the node tenants runs it.")
     if name not in CATALOGUE and not name.startswith(TIMM_PREFIX):
         refuse_foreign_file(name)
     if is_onnx_file(name):

@@ -1,4 +1,4 @@
-"""Detections of an image, and the limits that decide which of them are kept. This module needs no torch."""
+"""Detections of an image or a point cloud, and the limits that decide which of them are kept. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
-    """The n objects found in one image, the one with the best score first.
+    """The n objects found in one image or point cloud, the one with the best score first.
 
     Tensors may be given for all attributes, and become arrays. The array of a tensor on the CPU shares the tensor's
     memory. Tensors on a GPU are copied to the host.
 
     Attributes:
         boxes: float32 (n, 4), left, top, right, bottom in pixels. A decoder gives pixels of the model's input.
-            ``ModelEntry.in_source`` converts them to pixels of the source image.
+            ``ModelEntry.in_source`` converts them to pixels of the source image. For a point cloud, float32 (n, 6): the
+            lowest x, y and z, then the highest, in metres.
         scores: float32 (n,), 0..1, descending.
         labels: int64 (n,), indices into the model's labels.
     """
@@ -82,3 +83,13 @@ class Detections:
     def empty(cls) -> Detections:
         """Returns the detections of an image without objects."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
+
+
+def lowest(boxes: Floats) -> Floats:
+    """Returns where boxes (n, 2k) begin, (n, k): left and top, or the lowest x, y and z."""
+    return boxes[:, : boxes.shape[1] // 2]
+
+
+def highest(boxes: Floats) -> Floats:
+    """Returns where boxes (n, 2k) end, (n, k): right and bottom, or the highest x, y and z."""
+    return boxes[:, boxes.shape[1] // 2 :]

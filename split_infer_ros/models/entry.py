@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from split_infer_ros.buffers.host_arrays import Values, as_tensor, to_host
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.onnx.graph import OnnxGraph
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ModelEntry:
         decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
             their memory, because the next batch may overwrite the outputs.
         decodes_arrays: whether ``decode`` takes NumPy arrays. Otherwise it takes tensors.
+        takes: what its frames hold: images, or point clouds for some tasks.
         notes: what a user should know about how the model is used, as sentences for the log.
     """
 
@@ -78,6 +80,7 @@ class ModelEntry:
     decode: Decode
     notes: tuple[str, ...] = ()
     decodes_arrays: bool = False
+    takes: Takes = Takes.IMAGES
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

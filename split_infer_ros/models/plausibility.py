@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from split_infer_ros.buffers.host_arrays import Flags, Floats
-from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.detections import Detections, highest, lowest
 
 MAX_SCORE_ROUNDING = 1e-4  # how far a score may be above 1: a sigmoid in 8 bits gives 255 * 0.003921569
-MAX_SIZE_ROUNDING = 1e-3  # pixels by which a box may end before it begins
+MAX_SIZE_ROUNDING = 1e-3  # pixels, or metres, by which a box may end before it begins
 
 
 class ImpossibleDetection(Enum):
     """Why a detection is impossible. The value is the name under which such detections are counted."""
 
     BOX_NOT_FINITE = "box_not_finite"  # a corner is NaN or infinite
-    BOX_OF_NEGATIVE_SIZE = "box_of_negative_size"  # right or bottom lies before left or top; a size of 0 is possible
+    BOX_OF_NEGATIVE_SIZE = "box_of_negative_size"  # it ends before it begins; a size of 0 is possible
     SCORE_OUT_OF_RANGE = "score_out_of_range"  # NaN, or not in 0..1
     UNKNOWN_LABEL = "unknown_label"  # the model has no name for it
 
@@ -49,7 +49,7 @@ def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Seque
     found, boxes, scores = _without_rounding(found, counts, boxes, scores)
     is_possible = {
         ImpossibleDetection.BOX_NOT_FINITE: np.isfinite(boxes).all(1),
-        ImpossibleDetection.BOX_OF_NEGATIVE_SIZE: (boxes[:, 2:] >= boxes[:, :2]).all(1),
+        ImpossibleDetection.BOX_OF_NEGATIVE_SIZE: (highest(boxes) >= lowest(boxes)).all(1),
         ImpossibleDetection.SCORE_OUT_OF_RANGE: (scores >= 0) & (scores <= 1),
         ImpossibleDetection.UNKNOWN_LABEL: (labels >= 0) & (labels < num_labels),
     }
@@ -67,11 +67,12 @@ def _without_rounding(
 ) -> tuple[Sequence[Detections], Floats, Floats]:
     """Sets scores just above 1 to 1, and sizes just below 0 to 0. If there are none, nothing is copied."""
     is_high = (scores > 1) & (scores <= 1 + MAX_SCORE_ROUNDING)
-    is_thin = (boxes[:, 2:] < boxes[:, :2]) & (boxes[:, 2:] >= boxes[:, :2] - MAX_SIZE_ROUNDING)
+    low, high = lowest(boxes), highest(boxes)
+    is_thin = (high < low) & (high >= low - MAX_SIZE_ROUNDING)
     if not is_high.any() and not is_thin.any():
         return found, boxes, scores
     scores = np.where(is_high, np.float32(1), scores)
-    boxes = np.concatenate((boxes[:, :2], np.where(is_thin, boxes[:, :2], boxes[:, 2:])), 1)
+    boxes = np.concatenate((low, np.where(is_thin, low, high)), 1)
     parts = zip(_divided(boxes, counts), _divided(scores, counts), found, strict=True)
     mended = [Detections(image_boxes, image_scores, each.labels) for image_boxes, image_scores, each in parts]
     return mended, boxes, scores

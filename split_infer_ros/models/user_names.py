@@ -4,8 +4,14 @@ from __future__ import annotations
 
 PROGRAM_SUFFIX = ".pt2"
 TIMM_PREFIX = "timm:"
+TASK_PREFIX = "task:"  # a task of tenants, which is no model
 
 
 def is_user_model(name: str) -> bool:
     """Whether a name has the form ``package.module:factory`` or ``FILE.pt2``. ``timm:NAME`` has neither."""
-    return (":" in name and not name.startswith(TIMM_PREFIX)) or name.endswith(PROGRAM_SUFFIX)
+    return (":" in name and not name.startswith((TIMM_PREFIX, TASK_PREFIX))) or name.endswith(PROGRAM_SUFFIX)
+
+
+def is_task(name: str) -> bool:
+    """Whether the name that a tenant gives for its model is that of a task."""
+    return name.startswith(TASK_PREFIX)

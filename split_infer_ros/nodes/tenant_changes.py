@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from split_infer_ros.errors import ConfigurationError, error_sentence
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.tenants import TenantsParameters
 from split_infer_ros.runtime.faults import is_sticky
@@ -21,12 +22,12 @@ class AppliedTenants:
 
     Attributes:
         values: the parameters that were applied.
-        running: the model's name and labels of each tenant that runs, by the tenant's name.
+        running: the model's name, its labels and what it takes, of each tenant that runs, by the tenant's name.
         faults: why a tenant does not run as the parameters ask, by the tenant's name.
     """
 
     values: TenantsParameters
-    running: Mapping[str, tuple[str, Sequence[str]]]
+    running: Mapping[str, tuple[str, Sequence[str], Takes]]
     faults: dict[str, ConfigurationError]
 
 
@@ -63,7 +64,8 @@ class TenantChanges:
                 self._node.device_loss.declare(error)
             missing = set(values.tenants) - view.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(error_sentence(error)))
-        running = {tenant.name: (tenant.model, view.labels(tenant.name)) for tenant in view.tenants.values()}
+        entries = {tenant: view.entry(tenant.name) for tenant in view.tenants.values()}
+        running = {tenant.name: (tenant.model, entry.labels, entry.takes) for tenant, entry in entries.items()}
         return AppliedTenants(values, running, faults)
 
     def start(self) -> None:

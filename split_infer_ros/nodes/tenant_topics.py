@@ -1,11 +1,13 @@
-"""The topics of one tenant: its camera's images in, its own detections out."""
+"""The topics of one tenant: its images or point clouds in, its own detections out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.nodes.enable_service import EnableService
+from split_infer_ros.nodes.frame_input import FrameInput
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.tenants import TENANT, TenantsParameters
@@ -18,16 +20,20 @@ from split_infer_ros.server.rate_limiter import RateLimiter
 class TenantTopics:
     """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
 
+    For point clouds, it publishes ``NAME/detections_3d`` and ``NAME/vision_info``.
+
     If the tenant's head is in another process, that process publishes the results, and this class only subscribes.
 
     Args:
         node: the node ``tenants``.
         name: the tenant's name.
+        takes: what the tenant's frames hold.
         intake: takes the tenant's frames.
         enable: the service ``~/enable``. While it is off, frames are dropped as ``paused``.
         reaches_head: says whether a head in another process would get a batch.
 
     Attributes:
+        takes: the argument.
         limiter: limits the tenant's frames per second.
     """
 
@@ -35,10 +41,12 @@ class TenantTopics:
         self,
         node: ManagedNode[TenantsParameters],
         name: str,
+        takes: Takes,
         intake: Intake,
         enable: EnableService,
         reaches_head: Callable[[], bool],
     ) -> None:
+        self.takes = takes
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
         self._intake = intake
@@ -46,10 +54,12 @@ class TenantTopics:
         self._reaches_head = reaches_head
         self._results: ResultPublisher | None = None
         if not node.values.has_own_heads:
-            self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.")
+            self._results = ResultPublisher(
+                node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANT}.{name}.", takes=takes
+            )
             self._results.start()
-        self._input: ImageInput | None = None
-        self._image_topic: str | None = None
+        self._input: FrameInput | None = None
+        self._topic: str | None = None
 
     @property
     def mismatch(self) -> str:
@@ -61,23 +71,23 @@ class TenantTopics:
         if self._results is not None:
             self._results.set_model(model, labels)
 
-    def subscribe(self, image_topic: str | None) -> None:
-        """Subscribes to the topic of a camera, instead of the topic before. None ends the subscription."""
-        if image_topic == self._image_topic:
+    def subscribe(self, topic: str | None) -> None:
+        """Subscribes to a topic of frames, instead of the topic before. None ends the subscription."""
+        if topic == self._topic:
             return
         if self._input is not None:
             self._input.close()
-        self._input = self._image_topic = None  # also if the next subscription fails
-        if image_topic is not None:
-            self._input = ImageInput(
+        self._input = self._topic = None  # also if the next subscription fails
+        if topic is not None:
+            self._input = _input_for(self.takes)(
                 self._node,
-                image_topic,
+                topic,
                 intake=self._intake,
                 limiter=self.limiter,
                 enable=self._enable,
                 is_listened_to=self._is_listened_to,
             )
-        self._image_topic = image_topic
+        self._topic = topic
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         """Publishes a frame's result. Only for a head in this process.
@@ -99,3 +109,11 @@ class TenantTopics:
 
     def _is_listened_to(self) -> bool:
         return self._reaches_head() if self._results is None else self._results.has_subscribers
+
+
+def _input_for(takes: Takes) -> Callable[..., FrameInput]:
+    if takes is Takes.IMAGES:
+        return ImageInput
+    from split_infer_ros.nodes.points_input import PointsInput  # only here: few tenants have point clouds
+
+    return PointsInput

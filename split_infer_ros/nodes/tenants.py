@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -13,6 +14,7 @@ from split_infer_ros.autotuning.opening import tenant_opener
 from split_infer_ros.errors import ConfigurationError, Notice, error_sentence
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
@@ -36,6 +38,7 @@ REPORT_PERIOD_S = 0.5
 class TenantsNode(ManagedNode[TenantsParameters]):
     """Subscribes to each tenant's camera; publishes ``NAME/detections``, ``NAME/vision_info`` and ``report``.
 
+    A tenant with a task for point clouds subscribes to these, and publishes ``NAME/detections_3d``.
     With a transport to other processes, it publishes handles on ``NAME/features``, and heads publish the results.
     A thread of its own adds, changes and removes tenants, so that images do not wait meanwhile. So a parameter is
     accepted before its tenant has started. If the tenant cannot start, the node reports the fault.
@@ -147,13 +150,16 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     def _update_topics(self, applied: AppliedTenants) -> None:
         """Creates and removes topics so that each running tenant has its own, and logs new faults."""
         running, before = applied.running, self._topics
-        self._topics = {
-            name: topics for name in running if (topics := before.get(name) or self._open_topics(name, applied))
-        }
-        for name in before.keys() - running.keys():
+        kept = {name: topics for name, topics in before.items() if name in running and topics.takes is running[name][2]}
+        for name in before.keys() - kept.keys():
             before[name].close()
+        self._topics = {
+            name: topics
+            for name, (_, _, takes) in running.items()
+            if (topics := kept.get(name) or self._open_topics(name, takes, applied))
+        }
         for name, topics in self._topics.items():
-            topics.set_model(*running[name])
+            topics.set_model(*running[name][:2])
         if self._is_subscribed:
             self._subscribe(applied.values)
         for name, error in applied.faults.items():
@@ -162,10 +168,11 @@ class TenantsNode(ManagedNode[TenantsParameters]):
                 self.get_logger().error(f"Tenant {name} {consequence}: {error}")
         self._faults = applied.faults
 
-    def _open_topics(self, name: str, applied: AppliedTenants) -> TenantTopics | None:
+    def _open_topics(self, name: str, takes: Takes, applied: AppliedTenants) -> TenantTopics | None:
         """Creates a tenant's topics. If that fails, the tenant has a fault, and the others go on."""
         try:
-            return TenantTopics(self, name, self.pipeline.intake(name), self._enable, partial(self._reaches_head, name))
+            intake, reaches_head = self.pipeline.intake(name), partial(self._reaches_head, name)
+            return TenantTopics(self, name, takes, intake, self._enable, reaches_head)
         except Exception as error:
             applied.faults[name] = ConfigurationError(f"Its topics cannot be made: {error_sentence(error)}")
             return None
@@ -175,7 +182,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def _subscribe(self, values: TenantsParameters) -> None:
         for name, topics in self._topics.items():
-            topics.subscribe(values.image_topic(name))
+            topics.subscribe(values.topic(name, topics.takes))
 
     def _forget_pipeline(self) -> None:
         self._pipeline = self._reports = self._changes = self._senders = None
@@ -211,12 +218,13 @@ class TenantsNode(ManagedNode[TenantsParameters]):
             )
 
     def _check_topics(self, values: TenantsParameters) -> None:
-        for name in values.of:
-            topic = values.image_topic(name)
+        for name, takes in product(values.of, Takes):
+            topic = values.topic(name, takes)
             try:
                 self.resolve_topic_name(topic)
             except RuntimeError as error:  # from rcl
-                raise ConfigurationError(f"{TENANT}.{name}.image_topic cannot be '{topic}' ({error}).") from error
+                parameter = "image_topic" if takes is Takes.IMAGES else "points_topic"
+                raise ConfigurationError(f"{TENANT}.{name}.{parameter} cannot be '{topic}' ({error}).") from error
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.host_preprocessor import HostPreprocessor
 from split_infer_ros.preprocessing.loaded_batch import BatchForm, LoadedBatch
+from split_infer_ros.preprocessing.untouched import Untouched, UntouchedPreprocessor
 
 
 class Preprocessor(Protocol):
@@ -57,6 +58,8 @@ def make_preprocessor(
     Raises:
         ConfigurationError: the memory cannot be allocated.
     """
+    if isinstance(preprocess, Untouched):
+        return UntouchedPreprocessor()
     if place.device.type == "cpu":
         return HostPreprocessor(preprocess, form, batch_size=batch_size)
     from split_infer_ros.preprocessing.device_preprocessor import DevicePreprocessor  # only here: it imports torch

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.server.frame import Origin
+from split_infer_ros.server.frame import Origin, Payload
 from split_infer_ros.server.guarded import guarded
 from split_infer_ros.server.served_models import ServedModels
 from split_infer_ros.server.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
@@ -169,12 +168,12 @@ class Intake:
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout_s)
 
-    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
+    def submit(self, payload: Payload, origin: Origin, now: float) -> None:
         """Accepts a frame, or counts it as dropped. Never waits until there is room.
 
         Args:
-            pixels: the image.
-            origin: the image's header, camera and size.
+            payload: what the frame holds: an image, or points.
+            origin: the frame's header, source and size.
             now: when the frame came in, in seconds of the steady clock.
         """
         with self._changed:
@@ -187,7 +186,7 @@ class Intake:
             elif self._models.by_key[state.model].failed:
                 ticket.drop(DropReason.BACKBONE_ERROR)
             else:
-                frame = TenantFrame(pixels, origin, ticket, state)
+                frame = TenantFrame(payload, origin, ticket, state)
                 drop(self._waiting.add(frame, now, self._models.execution_s(state.model)), DropReason.OVERRUN)
                 self._work.notify()
                 self._changed.notify_all()

@@ -79,7 +79,7 @@ class Batch:
         """Pre-processes the frames, keeps the result in ``loaded``, and returns it."""
         for account in self.accounts:
             account.meters.busy.enter(self.lease, self.timeline.closed)
-        self.loaded = self.plan.load([frame.pixels for frame in self.frames], self.lease)
+        self.loaded = self.plan.load([frame.payload for frame in self.frames], self.lease)
         self.timeline.preprocessed = time.monotonic()
         return self.loaded
 

@@ -14,9 +14,19 @@ from split_infer_ros.server.account import Account
 from split_infer_ros.server.ledger import Ticket
 
 
+class Payload(Protocol):
+    """What a frame holds: the pixels of an image, or the points of a point cloud."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """What a result needs of its frame: the header, the camera and the size of the source image.
+
+    A point cloud has no size and no pixels.
 
     Attributes:
         header: the source message's header, repeated untouched.
@@ -36,16 +46,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One image that was received and is not yet settled.
+    """One image or point cloud that was received and is not yet settled.
 
     Attributes:
-        pixels: the image.
+        payload: what it holds, as the model's entry says: ``Pixels``, or points (n, 3).
         origin: the image's header, camera and size, which the result needs.
         ticket: the frame's entry in the ledger of ``account``.
         account: counts the frame and its times.
     """
 
-    pixels: Pixels
+    payload: Payload
     origin: Origin
     ticket: Ticket
     account: Account

@@ -143,7 +143,7 @@ class ModelInstance:
         return ModelReport(
             model=self.model.entry.name,
             device=str(plan.model.device),
-            engine=plan.model.execution_config.engine_text,
+            engine=plan.model.engine_text,
             precision=plan.model.precision.value,
             split_point=plan.split_point.name,
             settings=plan.settings,
@@ -224,6 +224,7 @@ class ModelInstance:
 
     def close(self) -> None:
         """Frees all slots, and ends the connection to the head. Call it when no batch is in flight."""
+        self.model.close()
         self.plans.close()
         self.connection.disconnect()
 

@@ -42,6 +42,7 @@ class ModelSplits:
             opened.find_profile,
             DWELL_S,
             default=model.split_point(opened.split_point).name,
+            has_choice=len(model.split_points) > 1,
             more_sizes=MORE_SIZES,
             improve=improve_with(opened.profiles, improve),
         )

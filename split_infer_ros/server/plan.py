@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.engines.compute import Backbone, compute_into_slot, start_backbone
 from split_infer_ros.engines.cuda.cuda_graphs import GraphedBackbone
 from split_infer_ros.engines.cuda.model_memory import ModelMemory
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.images.pixel_input import PixelInput
 from split_infer_ros.preprocessing.host_preprocessor import PixelPreprocessor
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
@@ -143,7 +143,7 @@ class Plan:
         immediate = {name: getattr(settings, name) for name in IMMEDIATE_SETTINGS}
         return replace(self, settings=settings) if replace(self.settings, **immediate) == settings else None
 
-    def load(self, images: Sequence[Pixels], lease: Lease) -> LoadedBatch:
+    def load(self, images: Sequence[Any], lease: Lease) -> LoadedBatch:
         """Pre-processes the images of a batch that has a slot.
 
         If the backbone is recorded, the images are written to where the graphs of the slot read them.
@@ -183,7 +183,7 @@ class Plan:
         lease = self.pool.acquire()
         if lease is None:
             return
-        blank = Pixels.blank()
+        blank = self.model.blank_frame()
         try:
             with inference_mode():
                 for count in sizes:
@@ -198,4 +198,4 @@ class Plan:
         with inference_mode():
             for count in sizes:
                 for _ in range(WARM_UP_RUNS):
-                    start_backbone(self.backbone, self.preprocessor.load([Pixels.blank()] * count).images)
+                    start_backbone(self.backbone, self.preprocessor.load([self.model.blank_frame()] * count).images)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.server.admission import Admission
 from split_infer_ros.server.ledger import Ledger
 from split_infer_ros.server.report import PipelineReport
@@ -93,13 +94,9 @@ class ServerView:
         with self._changed:
             return self._models.are_measured
 
-    def labels(self, tenant: str) -> Sequence[str]:
-        """Returns the names of the classes of the tenant's model, by index.
-
-        Raises:
-            ConfigurationError: there is no such tenant.
-        """
-        return self.model_of(tenant).instance.model.entry.labels
+    def entry(self, tenant: str) -> ModelEntry:
+        """Returns the entry of the tenant's model; raises ConfigurationError if there is no such tenant."""
+        return self.model_of(tenant).instance.model.entry
 
     def model_of(self, tenant: str) -> ServedModel:
         """Returns the model that serves a tenant; raises ConfigurationError if there is no such tenant."""

@@ -64,6 +64,7 @@ class SplitChooser:
         find_profile: returns the profile of the model.
         dwell_s: seconds for which another split point must be better before the pipeline moves to it.
         default: the split point that ``default`` stands for.
+        has_choice: whether the model has several split points. If not, ``default`` answers every request.
         more_sizes: batch sizes that are profiled but never chosen. Their times tell how long a batch should take if it
             is not full.
         improve: when a model without a profile is measured. Only ``BEFORE_START`` measures it here. Otherwise it is
@@ -77,13 +78,14 @@ class SplitChooser:
         dwell_s: float,
         *,
         default: str = DEFAULT,
+        has_choice: bool = True,
         more_sizes: Sequence[int] = (),
         improve: Improve = Improve.BEFORE_START,
     ) -> None:
         self._batch_sizes = BATCH_SIZES[device_type]
         self._find_profile = find_profile
         self._dwell_s = dwell_s
-        self._default = default
+        self._default, self._has_choice = default, has_choice
         self._more_sizes = more_sizes
         self._improve = improve
 
@@ -101,7 +103,7 @@ class SplitChooser:
         """
         request = requested.split_point, requested.batch_size, goal
         default = fill_in(requested, self._default, requested.batch_size or 1)
-        if requested.split_point == DEFAULT:
+        if requested.split_point == DEFAULT or not self._has_choice:
             return FilledIn(default, request)
         if requested.split_point != AUTO:
             return FilledIn(replace(default, split_point=requested.split_point), request)

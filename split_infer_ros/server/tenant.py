@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.server.schedule.request import LatePolicy
 from split_infer_ros.setting import MILLISECONDS, check_settings, like, setting
 from split_infer_ros.split.model_spec import ModelSpec
@@ -22,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # names that can be
 class Tenant:
     """What one tenant asks for.
 
+    Its frames are images, or the point clouds of a LIDAR if its model is a task that takes those.
+
     Attributes:
         name: letters, digits and single underscores; begins with a letter. The only tenant of a server of one model
             has an empty name.
@@ -30,6 +33,7 @@ class Tenant:
         deadline_s: the deadline in seconds. With 0, no frame is late, and frames are ordered as if the deadline were
             the model's execution time, the paper's default.
         onnx_options: what the user says about an ONNX file.
+        clustering: what counts as a cluster, for ``task:clusters``.
         own_head: whether the tenant has its own head in another process, which takes no other tenant's batches. The
             tenant then shares its model's weights with other tenants, but not slots and batches.
 
@@ -42,10 +46,11 @@ class Tenant:
         ModelSpec,
         "name",
         description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory "
-        "or FILE.pt2.",
+        "or FILE.pt2. Or a task: task:clusters finds objects in point clouds, and task:package.module:factory is yours.",
     )
     weights: str = like(ModelSpec, "weights")
     onnx_options: OnnxOptions = field(default_factory=OnnxOptions)
+    clustering: ClusterSettings = field(default_factory=ClusterSettings)
     deadline_s: float = setting(
         0.0,
         "How soon after an image's arrival the backbone should be done with it, in milliseconds. 0: no deadline. The "
@@ -80,6 +85,7 @@ class Tenant:
         """The key of the tenant's model. Tenants that share a model and its batches have the same key."""
         said = [] if self.weights == "default" else [f"weights {self.weights}"]
         said += [f"{name} {getattr(self.onnx_options, name)}" for name in self.onnx_options.given]
+        said += [f"{name} {getattr(self.clustering, name)}" for name in self.clustering.given]
         key = f"{self.model} with {', '.join(said)}" if said else self.model
         return f"{key} for {self.name}" if self.own_head else key
 

@@ -131,8 +131,8 @@ class WaitingFrames:
         return [request for request in self._queue if request.model in models]
 
     def image_bytes(self, requests: Iterable[Request]) -> int:
-        """Returns the bytes of the requests' images in the form in which they came."""
-        return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
+        """Returns the bytes of what the requests' frames hold, in the form in which it came."""
+        return sum(self._frames[request.number].payload.nbytes for request in requests)
 
     def take(self, requests: Sequence[Request]) -> list[TenantFrame]:
         """Removes requests from the queue. Returns their frames in the order of arrival.

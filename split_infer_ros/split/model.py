@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.preprocessing.loaded_batch import BatchForm
 from split_infer_ros.runtime.device import CPU, Device
@@ -79,7 +81,7 @@ class SplitModel:
         Raises:
             ConfigurationError: the model cannot run on the device or in this config.
         """
-        return SplitModel(self.network, device, execution_config or self.execution_config)
+        return type(self)(self.network, device, execution_config or self.execution_config)
 
     def with_threads(self, num_threads: int) -> SplitModel:
         """Returns the same model with another number of threads for its backbone; 0: one for each core.
@@ -89,6 +91,11 @@ class SplitModel:
         if self.device.type != "cpu" or num_threads == self.execution_config.threads:
             return self
         return self.placed(self.device, replace(self.execution_config, threads=num_threads))
+
+    @property
+    def engine_text(self) -> str:
+        """What runs the backbone, for reports: an engine with its provider."""
+        return self.execution_config.engine_text
 
     @property
     def can_be_stacked(self) -> bool:
@@ -125,6 +132,10 @@ class SplitModel:
         if self.takes_arrays:
             return np.zeros(shape, self.dtype)
         return self.execution_config.blank_images(shape, self.device)
+
+    def blank_frame(self) -> Any:
+        """Returns what a frame may hold, for trials before frames come: a black image."""
+        return Pixels.blank()
 
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name, in the backbone's precision. ``default`` names the network's default.
@@ -168,6 +179,9 @@ class SplitModel:
         with self.network.lock:
             self._backbones.clear()
             self._heads.clear()
+
+    def close(self) -> None:
+        """Ends what the model has started for itself. A network has started nothing."""
 
     def segments(self) -> tuple[tuple[Partition, ...], tuple[Partition, ...]]:
         """Returns the segments between neighbouring split points as the backbone runs them, then as the head runs them.

@@ -37,6 +37,7 @@ class Network(ABC):
             size.
         takes_arrays: whether partitions on a CPU take and give NumPy arrays. Otherwise they take and give tensors.
         can_be_stacked: whether a ``StackedModel`` computes the same as this network.
+        has_weights: whether there are weights, which may be streamed.
     """
 
     kind = "a model of torch"
@@ -47,6 +48,7 @@ class Network(ABC):
     takes_batches = True
     takes_arrays = False
     can_be_stacked = False
+    has_weights = True
 
     def __init__(self, entry: ModelEntry, split_points: tuple[SplitPoint, ...], lock: threading.RLock) -> None:
         self.entry, self.split_points, self.lock = entry, split_points, lock

@@ -48,7 +48,7 @@ def stream_backbone(
     Raises:
         ConfigurationError: the file, budget or device does not allow it. The model's weights then stay in memory.
     """
-    if settings.weights_residency is Residency.RESIDENT:
+    if _is_resident(model, settings):
         return None
     from split_infer_ros.split.partitions import backbone_of
 
@@ -83,7 +83,7 @@ def stream_head(
     Raises:
         ConfigurationError: the file or budget does not allow it. The model's weights then stay in memory.
     """
-    if settings.weights_residency is Residency.RESIDENT:
+    if _is_resident(model, settings):
         return None
     from split_infer_ros.split.partitions import head_of
 
@@ -111,11 +111,15 @@ def pack_streamed(model: SplitModel, settings: WeightsSettings, *, num_threads: 
     Raises:
         ConfigurationError: the weights cannot be packed, or the user's file has other weights.
     """
-    if settings.weights_residency is Residency.RESIDENT:
+    if _is_resident(model, settings):
         return
     from split_infer_ros.weight_streaming.packed_weights import find_packed, streamable
 
     find_packed(streamable(model), settings.weights_file, num_threads=num_threads, batch_size=batch_size)
+
+
+def _is_resident(model: SplitModel, settings: WeightsSettings) -> bool:
+    return settings.weights_residency is Residency.RESIDENT or not model.network.has_weights
 
 
 def _stream(

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.nodes import tenant_topics
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 
@@ -24,7 +25,7 @@ def test_camera_that_could_not_be_subscribed_is_tried_again(monkeypatch: pytest.
 
     monkeypatch.setattr(tenant_topics, "ImageInput", subscribe)
     node: Any = SimpleNamespace(values=SimpleNamespace(max_rate_hz=0.0, has_own_heads=True))
-    topics = TenantTopics(node, "front", intake=None, enable=None, reaches_head=lambda: True)  # type: ignore[arg-type]
+    topics = TenantTopics(node, "front", Takes.IMAGES, intake=None, enable=None, reaches_head=lambda: True)  # type: ignore[arg-type]
     topics.subscribe("image")
     with pytest.raises(RuntimeError, match="no such policy"):
         topics.subscribe("bad")

@@ -75,7 +75,7 @@ def test_a_tenant_may_change_its_model_and_its_deadline(serve: Serve) -> None:
     run.settled()
     assert run.counts("a").published == 3
     assert run.pipeline.view.report("a", 1.0).model == "two"
-    assert run.pipeline.view.labels("a") == ("bright by two",)
+    assert run.pipeline.view.entry("a").labels == ("bright by two",)
 
 
 def test_who_cannot_be_started_is_named_and_the_others_run(serve: Serve) -> None:

@@ -46,7 +46,7 @@ def test_each_frame_gets_its_own_result_at_its_own_tenant(serve: Serve) -> None:
         assert report.latency_p50_s > 0
         assert report.batches > 0
     assert run.errors == []
-    assert run.pipeline.view.labels("c") == ("bright by two",)
+    assert run.pipeline.view.entry("c").labels == ("bright by two",)
 
 
 def test_frames_of_tenants_on_one_model_go_as_one_batch(serve: Serve) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.common import LoadParameters, TraceParameters
 from split_infer_ros.nodes.parameters.images import ImageParameters
@@ -31,6 +32,7 @@ class TenantParameters:
     """The parameters of one tenant."""
 
     image_topic: str = setting("", "The image topic of its camera. Empty: NAME/image.")
+    points_topic: str = setting("", "The topic of its point clouds, for a task that takes these. Empty: NAME/points.")
     tenant: Tenant = part(Tenant(name=""))
 
 
@@ -92,8 +94,10 @@ class TenantsParameters(LoadParameters, TraceParameters, ImageParameters):
         """The settings that all tenants share."""
         return replace(self.shared, goal=self.goal)
 
-    def image_topic(self, name: str) -> str:
-        """Returns the topic of a tenant's camera."""
+    def topic(self, name: str, takes: Takes) -> str:
+        """Returns the topic of a tenant's camera, or of its point clouds."""
+        if takes is Takes.POINTS:
+            return self.of[name].points_topic or f"{name}/points"
         return self.of[name].image_topic or f"{name}/image"
 
     def _tenant(self, name: str) -> Tenant:

@@ -64,4 +64,4 @@ class LiveFrames:
         """Takes the first image of a batch if one is wanted (lock held)."""
         if self._is_wanted:
             self._is_wanted = False
-            self._images.put(batch.frames[0].pixels)
+            self._images.put(batch.frames[0].payload)

@@ -69,7 +69,7 @@ class PrecisionWatch:
         """Offers one frame in a few to the thread, unless it is busy (lock held)."""
         before, self._frames = self._frames, self._frames + len(batch.frames)
         if before // OFTEN != self._frames // OFTEN and not len(self._thread):
-            self._thread.put((self._frames, batch.frames[0].pixels))
+            self._thread.put((self._frames, batch.frames[0].payload))
 
     def _judge(self, offered: tuple[int, Pixels]) -> None:
         if not self._is_over and not self._reason:

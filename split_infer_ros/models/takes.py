@@ -1,0 +1,22 @@
+"""What the frames of a model or a task hold."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Takes(enum.Enum):
+    """What frames hold, and with it the form of the boxes that are found in them.
+
+    - ``IMAGES``: ``Pixels``. A box has four numbers: left, top, right, bottom in pixels.
+    - ``POINTS``: the points of a point cloud, float32 (n, 3) in metres. A box has six numbers: the lowest x, y and z,
+      then the highest, in metres.
+    """
+
+    IMAGES = "images"
+    POINTS = "points"
+
+    @property
+    def box_numbers(self) -> int:
+        """How many numbers a box has."""
+        return 4 if self is Takes.IMAGES else 6

@@ -1,0 +1,42 @@
+"""Frames that reach a task as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from split_infer_ros.buffers.graph_input import GraphInput
+from split_infer_ros.buffers.host_arrays import Floats
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
+from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.tasks.task import batch_of
+
+
+class Untouched(Preprocess):
+    """The pre-processing of a task: none. Its boxes are those of the source already."""
+
+    def __init__(self) -> None:
+        super().__init__(height=0, width=0)
+
+    def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
+        """Returns the boxes as they are."""
+        return boxes
+
+
+class UntouchedPreprocessor:
+    """Gives a task the payloads of frames. Several threads may use it at once.
+
+    Attributes:
+        bytes: 0, because nothing is copied.
+    """
+
+    bytes = 0
+
+    def with_policy(self, policy: Policy) -> UntouchedPreprocessor:
+        return self
+
+    def load(self, images: Sequence[Any], into: GraphInput | None = None) -> LoadedBatch:
+        """Returns the payloads of n frames as a batch (n,). ``into`` is not used."""
+        return LoadedBatch(batch_of(images), Fence())

@@ -1,0 +1,84 @@
+"""Memory in which frames go to the process of a user's task: a file in memory, which grows as frames need it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import ALIGNMENT, Array
+
+_SHARED = Path("/dev/shm")  # without it, the file is in the folder for temporary files
+
+
+class FrameFile:
+    """A file that two processes map. One writes arrays into it, and the other reads them by their descriptions.
+
+    Args:
+        descriptor: the open file.
+        path: its path; empty once it has none.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._mapped: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls) -> FrameFile:
+        """Creates an empty file. Call ``hide`` once the other process has opened it."""
+        return cls(*tempfile.mkstemp(prefix="split_infer_ros_frames_", dir=_SHARED if _SHARED.is_dir() else None))
+
+    @classmethod
+    def open(cls, path: str) -> FrameFile:
+        """Opens the file that another process created."""
+        return cls(os.open(path, os.O_RDWR), "")
+
+    def hide(self) -> None:
+        """Removes the file's name, so that nothing is left if both processes are killed."""
+        if self.path:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+            self.path = ""
+
+    def write(self, arrays: Sequence[Array]) -> list[dict[str, Any]]:
+        """Writes arrays one after the other, over those from before. Returns their descriptions, for ``read``."""
+        offsets, size = [], 0
+        for array in arrays:
+            offsets.append(size)
+            size += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        memory = self._of_size(max(size, 1))
+        facts = []
+        for array, offset in zip(arrays, offsets, strict=True):
+            fact = {"offset": offset, "shape": list(array.shape), "dtype": array.dtype.name}
+            np.copyto(_view(memory, fact), array)
+            facts.append(fact)
+        return facts
+
+    def read(self, facts: Sequence[Mapping[str, Any]]) -> list[Array]:
+        """Returns the arrays that the other process described. They are valid until it writes again."""
+        memory = self._of_size(os.fstat(self._descriptor).st_size)
+        return [_view(memory, fact) for fact in facts]
+
+    def close(self) -> None:
+        """Removes the file. Views of it stay valid."""
+        self.hide()
+        os.close(self._descriptor)
+
+    def _of_size(self, size: int) -> mmap.mmap:
+        """Returns the mapped file, which has at least ``size`` bytes."""
+        if self._mapped is None or len(self._mapped) < size:
+            if os.fstat(self._descriptor).st_size < size:
+                os.truncate(self._descriptor, size)
+            self._mapped = mmap.mmap(self._descriptor, size)
+        return self._mapped
+
+
+def _view(memory: mmap.mmap, fact: Mapping[str, Any]) -> Array:
+    return np.ndarray(tuple(fact["shape"]), np.dtype(fact["dtype"]), memory, fact["offset"])

@@ -1,0 +1,54 @@
+"""What a task is. The scheduler serves tasks and networks alike (paper 003, case II)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from split_infer_ros.buffers.host_arrays import Array
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.takes import Takes
+
+MAX_OBJECTS = 1000  # the most objects of a frame: ``Limits.max_detections`` allows no more
+
+
+class Task(Protocol):
+    """Finds objects in images or in point clouds, on the CPU.
+
+    Attributes:
+        name: the name by which tenants choose it.
+        takes: what its frames hold.
+        labels: the names of the classes of objects, by index.
+        identity: a text that differs if its costs may differ.
+    """
+
+    name: str
+    takes: Takes
+    labels: tuple[str, ...]
+    identity: str
+
+    def example(self) -> Any:
+        """Returns a frame's payload of usual size, by which costs are measured before frames come."""
+
+    def run(self, batch: Sequence[Any]) -> Sequence[Detections]:
+        """Returns the objects of each frame, in the source's pixels or metres. Threads may call it at once.
+
+        Args:
+            batch: the payloads of frames, as ``takes`` says.
+
+        Raises:
+            SplitInferError: the task failed. The frames are then dropped as ``backbone_error``.
+        """
+
+    def close(self) -> None:
+        """Ends what the task has started."""
+
+
+def batch_of(payloads: Sequence[Any]) -> Array:
+    """Returns payloads of any kind as a batch, an array (n,) of objects. A batch of images has an array, too."""
+    batch = np.empty(len(payloads), object)
+    for index, payload in enumerate(payloads):
+        batch[index] = payload
+    return batch
