@@ -8,7 +8,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
 
 # Ubuntu's OpenCV was built with NumPy 1. setup.py says why the other versions are limited.
 RUN python3 -m venv --system-site-packages /opt/venv && /opt/venv/bin/pip install --no-cache-dir "numpy<2" \
-    "torch>=2.6,!=2.13.0" torchvision ml_dtypes safetensors "rosbags>=0.11" scikit-learn tqdm \
+    "torch>=2.6,!=2.13.0" torchvision ml_dtypes safetensors "rosbags>=0.11" scikit-learn scipy tqdm \
     onnx onnxscript onnx2torch onnxruntime openvino
 
 ENV PATH=/opt/venv/bin:$PATH

@@ -218,6 +218,7 @@ setup(
         "quantise": QUANTISE,
         "bench": ["matplotlib", *QUANTISE],  # the engines alone are rivals of the pipeline
         "docs": ["furo", "myst-parser", "pygraphviz", "sphinx"],
+        "point_clouds": ["scipy"],  # clusters in point clouds
         "power": ["nvidia-ml-py"],
         "tune": ["scikit-learn"],  # the cost model of the command tune
         "quick-test": QUICK_TEST,
@@ -227,6 +228,7 @@ setup(
             "pytest-cov",
             "ruff>=0.17,<0.18",  # its formatter's style is checked
             "scikit-image",
+            "scipy",
             "timm",
         ],
     },

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from split_infer_ros.errors import (
         ConfigurationError,
+        FrameError,
         HandleError,
         ImageError,
         Notice,
+        PointCloudError,
         SourceError,
         SplitInferError,
         StreamError,
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "Detections",
+    "FrameError",
     "HandleError",
     "ImageError",
     "ImageResult",
@@ -58,6 +61,7 @@ __all__ = [
     "ModelEntry",
     "ModelSpec",
     "Notice",
+    "PointCloudError",
     "Preprocess",
     "SourceError",
     "SplitInferError",

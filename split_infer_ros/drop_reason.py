@@ -40,14 +40,26 @@ class DropReason(str, enum.Enum):
     UNKNOWN_ENCODING = ("unknown_encoding", "The image's `encoding` is not supported. The log lists those that are.")
     UNKNOWN_FORMAT = ("unknown_format", "The compressed image is neither JPEG nor PNG.")
     EMPTY_IMAGE = ("empty_image", "The image has no pixels or no data.")
-    BAD_STEP = ("bad_step", "The image's `step` is smaller than a row of its pixels.")
+    BAD_STEP = (
+        "bad_step",
+        "The image's `step` is smaller than a row of its pixels, or the point cloud's `row_step` than a row of its "
+        "points.",
+    )
     BAD_SIZE = ("bad_size", "The image's width or height is not possible in its encoding.")
     TRUNCATED_IMAGE = ("truncated_image", "The image has fewer bytes than its `height` and `step` need.")
     CORRUPT_IMAGE = ("corrupt_image", "The compressed image is damaged and cannot be decoded.")
     TOO_LARGE = (
         "too_large",
-        "The image has more pixels than `max_image_pixels`. Of a JPEG or PNG, only the header was read.",
+        "The image has more pixels than `max_image_pixels`. Of a JPEG or PNG, only the header was read. Or the point "
+        "cloud has too many points or voxels, which the log counts.",
     )
+    EMPTY_CLOUD = ("empty_cloud", "No point of the point cloud has finite coordinates, so it shows nothing.")
+    BAD_FIELDS = (
+        "bad_fields",
+        "The point cloud's field x, y or z is missing, is there twice, has an unknown datatype or does not lie within a "
+        "point.",
+    )
+    TRUNCATED_CLOUD = ("truncated_cloud", "The point cloud has fewer bytes than its `height` and `row_step` need.")
     RATE_LIMITED = ("rate_limited", "The camera is faster than `max_rate_hz`.", True)
     NOBODY_LISTENS = (
         "nobody_listens",

@@ -6,8 +6,10 @@
         - UnknownSplitPointError
         - WeightsError
         - SourceError
-    - ImageError: an image message cannot be read. It carries the drop reason of the frame.
-    - StreamError: weights did not arrive. It carries the drop reason of the batch's frames.
+    - FrameError: a frame gives no result. It carries the drop reason.
+        - ImageError: an image message cannot be read.
+        - PointCloudError: a point cloud cannot be read, or is too large.
+        - StreamError: weights did not arrive, for all frames of a batch.
     - HandleError: a handle gives no access to a slot. It carries the name under which the refused handle is counted.
     - Notice: something runs, but not as it was asked for. No frame is dropped. The notice is reported, not raised.
 """
@@ -41,8 +43,8 @@ class SourceError(ConfigurationError):
     """A camera source cannot be opened or read."""
 
 
-class ImageError(SplitInferError):
-    """An image cannot be read.
+class FrameError(SplitInferError):
+    """A frame, or each frame of a batch, gives no result.
 
     Attributes:
         reason: why the frame is dropped.
@@ -53,16 +55,16 @@ class ImageError(SplitInferError):
         self.reason = reason
 
 
-class StreamError(SplitInferError):
-    """Weights did not arrive from their file while a model ran.
+class ImageError(FrameError):
+    """An image cannot be read."""
 
-    Attributes:
-        reason: why the frames of the batch are dropped: one of the ``WEIGHTS_...`` reasons.
-    """
 
-    def __init__(self, reason: DropReason, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason = reason
+class PointCloudError(FrameError):
+    """A point cloud cannot be read, or has more points or voxels than can be computed in time."""
+
+
+class StreamError(FrameError):
+    """Weights did not arrive from their file while a model ran. The reason is one of the ``WEIGHTS_...`` reasons."""
 
 
 class Notice(SplitInferError):

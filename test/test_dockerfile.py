@@ -17,7 +17,12 @@ IN_ROS_BASE = {  # of Jazzy
     *("launch_ros", "lifecycle_msgs", "rcl_interfaces", "rclpy", "ros2launch", "rosidl_default_generators"),
     *("rosidl_default_runtime", "sensor_msgs", "std_msgs", "std_srvs"),
 }
-BY_PIP = {"python3-pytorch-pip": "torch", "python3-rosbags-pip": "rosbags", "python3-sklearn": "scikit-learn"}
+BY_PIP = {
+    "python3-pytorch-pip": "torch",
+    "python3-rosbags-pip": "rosbags",
+    "python3-scipy": "scipy",
+    "python3-sklearn": "scikit-learn",
+}
 BY_PIP |= {"python3-tqdm": "tqdm"}
 IN_ROS_PYTHON = {"python3-numpy", "python3-yaml"}
 ENTRY_POINT = '#!/bin/bash\nset -e\n\nsource "/opt/ros/$ROS_DISTRO/setup.bash" --\nexec "$@"\n'  # of ROS's images

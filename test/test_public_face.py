@@ -14,6 +14,7 @@ CHILD_S = 200  # a bound on the process that a test starts; the test's own bound
 PUBLIC = {
     "ConfigurationError",
     "Detections",
+    "FrameError",
     "HandleError",
     "ImageError",
     "ImageResult",
@@ -22,6 +23,7 @@ PUBLIC = {
     "ModelEntry",
     "ModelSpec",
     "Notice",
+    "PointCloudError",
     "Preprocess",
     "SourceError",
     "SplitInferError",

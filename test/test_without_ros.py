@@ -33,6 +33,7 @@ PACKAGES = (
     "torch_graphs",
     "sources",
     "images",
+    "point_clouds",
     "memory_cost",
     "vision_ops",
     "buffers",

@@ -9,7 +9,7 @@ import pytest
 from blocked_torch import BLOCK_TORCH, PACKAGE
 
 CHILD_S = 60  # a bound on the process that a test starts
-PACKAGES = ("images", "measurements", "onnx", "runtime", "sources", "telemetry")
+PACKAGES = ("images", "measurements", "onnx", "point_clouds", "runtime", "sources", "telemetry")
 MODULES = (
     *("models.catalogue", "models.drawing", "models.evaluation", "models.plausibility", "models.weights_source"),
     *("split.controller", "split.sandbox.early_inspector", "split.sandbox.inspected_model", "split.sandbox.inspector"),

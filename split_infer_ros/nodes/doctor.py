@@ -78,7 +78,7 @@ def check_vision_msgs(prefixes: str) -> Finding:
     if isinstance(found, ImportError):
         advice = "apt install ros-$ROS_DISTRO-vision-msgs, or build interfaces/vision_msgs."
         return Finding(Level.PROBLEM, what, f"cannot be imported ({found})", advice)
-    origin = "upstream's" if hasattr(found, "Detection3DArray") else "this project's own subset"
+    origin = "upstream's" if hasattr(found, "Classification") else "this project's own subset"
     description = next(
         (
             path

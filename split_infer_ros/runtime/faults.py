@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import StreamError
+from split_infer_ros.errors import FrameError
 
 DEVICE_LOST_EXIT = 75  # the exit code of a process that lost its GPU; in sysexits.h, 75 is a temporary failure
 
@@ -49,7 +49,7 @@ def drop_reason(error: Exception) -> DropReason:
     """Returns the drop reason for the frames of a batch that the backbone lost to ``error``."""
     if is_sticky(error):
         return DropReason.DEVICE_LOST
-    return error.reason if isinstance(error, StreamError) else DropReason.BACKBONE_ERROR
+    return error.reason if isinstance(error, FrameError) else DropReason.BACKBONE_ERROR
 
 
 def _is_sticky_itself(error: BaseException) -> bool:

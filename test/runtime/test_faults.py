@@ -8,7 +8,7 @@ import pytest
 from lost_device import AcceleratorError, illegal_access
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.errors import ConfigurationError, PointCloudError, StreamError
 from split_infer_ros.runtime.faults import STICKY, drop_reason, is_sticky
 
 OUT_OF_MEMORY = (
@@ -68,6 +68,7 @@ def test_an_error_is_sticky_if_its_cause_is() -> None:
 def test_each_error_has_its_drop_reason() -> None:
     assert drop_reason(illegal_access()) == "device_lost"
     assert drop_reason(StreamError(DropReason.WEIGHTS_STALLED, "")) == "weights_stalled"
+    assert drop_reason(PointCloudError(DropReason.TOO_LARGE, "")) == "too_large"
     assert drop_reason(RuntimeError(OUT_OF_MEMORY)) == "backbone_error"
 
 

@@ -1,0 +1,1 @@
+"""Reads point clouds in ROS messages, and finds clusters of points in them."""
