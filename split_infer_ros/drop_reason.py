@@ -56,8 +56,8 @@ class DropReason(str, enum.Enum):
     EMPTY_CLOUD = ("empty_cloud", "No point of the point cloud has finite coordinates, so it shows nothing.")
     BAD_FIELDS = (
         "bad_fields",
-        "The point cloud's field x, y or z is missing, is there twice, has an unknown datatype or does not lie within a "
-        "point.",
+        "The point cloud's field x, y or z is missing, is there twice, has an unknown datatype or does not lie within "
+        "a point.",
     )
     TRUNCATED_CLOUD = ("truncated_cloud", "The point cloud has fewer bytes than its `height` and `row_step` need.")
     RATE_LIMITED = ("rate_limited", "The camera is faster than `max_rate_hz`.", True)

@@ -1,4 +1,4 @@
-"""Detections of an image or a point cloud, and the limits that decide which of them are kept. This module needs no torch."""
+"""Detections of an image or a point cloud, and the limits that decide which are kept. This module needs no torch."""
 
 from __future__ import annotations
 

@@ -67,6 +67,8 @@ class ModelEntry:
             their memory, because the next batch may overwrite the outputs.
         decodes_arrays: whether ``decode`` takes NumPy arrays. Otherwise it takes tensors.
         takes: what its frames hold: images, or point clouds for some tasks.
+        check: raises a FrameError for a frame that would fail. It is called when a frame comes, so that the frame costs
+            no other frame of its batch.
         notes: what a user should know about how the model is used, as sentences for the log.
     """
 
@@ -81,6 +83,7 @@ class ModelEntry:
     notes: tuple[str, ...] = ()
     decodes_arrays: bool = False
     takes: Takes = Takes.IMAGES
+    check: Callable[[Any], None] | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

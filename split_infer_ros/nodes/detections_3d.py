@@ -15,7 +15,7 @@ def detections_3d_message(detections: Detections, labels: Sequence[str], header:
     """Returns the message of objects in a point cloud, in their order. Every detection in it repeats the header.
 
     A box lies along the axes of the point cloud's frame, so its orientation is the identity. The pose of its only
-    hypothesis is the middle of the box, with a covariance of 0, which means that it is unknown. ``id`` is empty, because
+    hypothesis is the middle of the box. Its covariance is 0, which means that it is unknown. ``id`` is empty, because
     objects are not followed.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ImageError, error_sentence
+from split_infer_ros.errors import FrameError, error_sentence
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.endpoints import create_steady_timer
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
@@ -48,12 +48,14 @@ class FrameInput(ABC):
         TYPES: the types of messages that are read, with their names.
         NOUN: what the frames are, in words.
         SOURCE: what sends them, in words.
+        UNREADABLE: the drop reason of a message that cannot be read for an unforeseen reason.
         mismatch: a sentence for the user if the topic's publishers send no such messages; else empty.
     """
 
     TYPES: ClassVar[Mapping[type, str]]
     NOUN: ClassVar[str]
     SOURCE: ClassVar[str]
+    UNREADABLE: ClassVar[DropReason]
 
     def __init__(
         self,
@@ -91,13 +93,13 @@ class FrameInput(ABC):
         """Returns what a message holds.
 
         Raises:
-            ImageError: the message cannot be read. It carries the drop reason. Any other error drops the frame as
-                ``corrupt_image``.
+            FrameError: the message cannot be read. It carries the drop reason. Any other error drops the frame as
+                ``UNREADABLE``.
         """
 
     @abstractmethod
     def origin(self, header: Any, payload: Payload, age_s: float) -> Origin:
-        """Returns what the result needs of a frame, with ``age_s`` seconds between the frame's stamp and its arrival."""
+        """Returns what the result needs of a frame, which arrived ``age_s`` seconds after its stamp."""
 
     def _subscribe(self, message: type) -> None:
         self._message = message
@@ -118,8 +120,8 @@ class FrameInput(ABC):
             self._has_lost = True
             self._node.get_logger().warning(
                 f"{self._topic}: {self.NOUN} get lost on their way, and are counted as dropped for {MIDDLEWARE}. Give "
-                f"the {self.SOURCE}'s process the profile config/fastdds.xml too. {self.NOUN.capitalize()} of more than "
-                "16 MiB, such as 4K images, go in pieces: set image_reliability to reliable on both sides."
+                f"the {self.SOURCE}'s process the profile config/fastdds.xml too. {self.NOUN.capitalize()} of more "
+                "than 16 MiB, such as 4K images, go in pieces: set image_reliability to reliable on both sides."
             )
 
     def _check_types(self) -> None:
@@ -152,13 +154,14 @@ class FrameInput(ABC):
         now = time.monotonic()
         try:
             if not self._enable.enabled:
-                raise ImageError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
+                raise FrameError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
             if self._node.values.lazy and not self._is_listened_to():
-                raise ImageError(DropReason.NOBODY_LISTENS, f"Nobody subscribes to results of {self._topic}.")
+                raise FrameError(DropReason.NOBODY_LISTENS, f"Nobody subscribes to results of {self._topic}.")
             if not self._limiter.admits(self._topic, now):
-                raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
+                raise FrameError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
             payload = self._read_any(message)
-        except ImageError as error:
+            self._intake.check(payload)
+        except FrameError as error:
             self._intake.refuse(error, now)
             if not error.reason.intended:
                 self._node.warn(error)
@@ -171,12 +174,12 @@ class FrameInput(ABC):
         return (self._node.get_clock().now().nanoseconds - taken) / 1e9 if taken else math.nan
 
     def _read_any(self, message: Any) -> Payload:
-        """Reads a frame. Raises ImageError for any failure, so that the frame is counted."""
+        """Reads a frame. Raises FrameError for any failure, so that the frame is counted."""
         try:
             return self.read(message)
-        except ImageError:
+        except FrameError:
             raise
         except Exception as error:
-            raise ImageError(
-                DropReason.CORRUPT_IMAGE, f"A message on {self._topic} cannot be read ({error_sentence(error)})."
+            raise FrameError(
+                self.UNREADABLE, f"A message on {self._topic} cannot be read ({error_sentence(error)})."
             ) from error

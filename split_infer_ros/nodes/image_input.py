@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sensor_msgs.msg import CompressedImage, Image
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
@@ -27,6 +28,7 @@ class ImageInput(FrameInput):
 
     TYPES: ClassVar = {Image: "sensor_msgs/msg/Image", CompressedImage: "sensor_msgs/msg/CompressedImage"}
     NOUN, SOURCE = "images", "camera"
+    UNREADABLE = DropReason.CORRUPT_IMAGE
 
     def __init__(self, node: ManagedNode[Any], topic: str, **arguments: Any) -> None:
         values: ImageParameters = node.values

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from sensor_msgs.msg import PointCloud2
 
 from split_infer_ros.buffers.host_arrays import Floats
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.nodes.frame_input import FrameInput
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.point_clouds.reading import read_points
@@ -22,6 +23,7 @@ class PointsInput(FrameInput):
 
     TYPES: ClassVar = {PointCloud2: "sensor_msgs/msg/PointCloud2"}
     NOUN, SOURCE = "point clouds", "LIDAR"
+    UNREADABLE = DropReason.BAD_FIELDS
 
     def __init__(self, node: ManagedNode[Any], topic: str, **arguments: Any) -> None:
         super().__init__(node, topic, message=PointCloud2, **arguments)

@@ -18,7 +18,6 @@ from split_infer_ros.nodes.serialised_detections import agrees_with_rclpy, seria
 from split_infer_ros.nodes.vision_info import VisionInfoPublisher
 from split_infer_ros.server.frame import Origin
 
-
 _QOS = QoSProfile(depth=10)
 
 
@@ -116,7 +115,9 @@ def _publisher(node: ManagedNode[Any], prefix: str) -> IntraProcessPublisher:
 
 
 def _publisher_3d(node: ManagedNode[Any], prefix: str) -> IntraProcessPublisher:
-    from split_infer_ros.nodes.detections_3d import Detection3DArray, detections_3d_message  # only here: few need them
+    from vision_msgs.msg import Detection3DArray  # only here: few need it
+
+    from split_infer_ros.nodes.detections_3d import detections_3d_message
 
     def make(result: tuple[Any, ...]) -> Any:
         return detections_3d_message(*result)

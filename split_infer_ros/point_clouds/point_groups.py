@@ -34,16 +34,6 @@ class PointGroups:
         """The mean of each group's points, float64 (n, 3)."""
         return self.sums / self.counts[:, None]
 
-    @property
-    def centres(self) -> NDArray[np.float64]:
-        """The middle of the box around each group, float64 (n, 3)."""
-        return (self.lows.astype(np.float64) + self.highs) / 2
-
-    @property
-    def sizes(self) -> NDArray[np.float64]:
-        """The side lengths of the box around each group, float64 (n, 3)."""
-        return self.highs.astype(np.float64) - self.lows
-
     def merged(self, keys: Integers) -> PointGroups:
         """Returns these groups, with those of equal keys merged. The result is in the order of the keys.
 

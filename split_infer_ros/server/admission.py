@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ImageError
+from split_infer_ros.errors import FrameError
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.server.frame import Origin, Payload
 from split_infer_ros.server.guarded import guarded
@@ -168,6 +168,18 @@ class Intake:
         with self._changed:
             return self._changed.wait_for(lambda: not self.is_full, timeout_s)
 
+    def check(self, payload: Payload) -> None:
+        """Has the tenant's model check a frame that came. Call it before ``submit``. Takes no lock.
+
+        Raises:
+            FrameError: the model cannot compute the frame; see ``refuse``.
+        """
+        state = self._tenants.get(self._tenant)
+        model = self._models.by_key.get(state.model) if state is not None else None
+        check = model.instance.model.entry.check if model is not None else None
+        if check is not None:
+            check(payload)
+
     def submit(self, payload: Payload, origin: Origin, now: float) -> None:
         """Accepts a frame, or counts it as dropped. Never waits until there is room.
 
@@ -191,8 +203,8 @@ class Intake:
                 self._work.notify()
                 self._changed.notify_all()
 
-    def refuse(self, error: ImageError, now: float) -> None:
-        """Counts a frame as dropped because its image cannot be read. ``error`` has the drop reason."""
+    def refuse(self, error: FrameError, now: float) -> None:
+        """Counts a frame as dropped because its message cannot be read. ``error`` has the drop reason."""
         with self._changed:
             if self._tenant in self._tenants:
                 self._tenants[self._tenant].ledger.receive(now).drop(error.reason)

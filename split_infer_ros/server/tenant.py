@@ -46,7 +46,7 @@ class Tenant:
         ModelSpec,
         "name",
         description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory "
-        "or FILE.pt2. Or a task: task:clusters finds objects in point clouds, and task:package.module:factory is yours.",
+        "or FILE.pt2. Or a task: task:clusters finds objects in point clouds, task:package.module:factory is your own.",
     )
     weights: str = like(ModelSpec, "weights")
     onnx_options: OnnxOptions = field(default_factory=OnnxOptions)

@@ -10,7 +10,7 @@ from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.takes import Takes
 from split_infer_ros.models.user_names import TASK_PREFIX
-from split_infer_ros.point_clouds.clustering import Clusterer
+from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer
 from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.tasks.task import MAX_OBJECTS
 
@@ -30,7 +30,7 @@ class ClustersTask:
     """
 
     takes = Takes.POINTS
-    labels = LABELS
+    labels: tuple[str, ...] = LABELS
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.name = f"{TASK_PREFIX}{CLUSTERS}"
@@ -44,6 +44,15 @@ class ClustersTask:
         owners = random.integers(EXAMPLE_OBJECTS, size=EXAMPLE_POINTS)
         offsets = random.uniform((-2, -1, -0.4), (2, 1, 1), (EXAMPLE_POINTS, 3))
         return (centres[owners] + offsets).astype(np.float32)
+
+    def check(self, payload: Floats) -> None:
+        """Checks a point cloud that came.
+
+        Raises:
+            PointCloudError: it occupies too many voxels.
+        """
+        if len(payload) > MAX_VOXELS:  # fewer points cannot occupy so many
+            self._clusterer.voxels_of(payload)
 
     def run(self, batch: Sequence[Floats]) -> Sequence[Detections]:
         """Returns the clusters of each point cloud, those with the most points first.

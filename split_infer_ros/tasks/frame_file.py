@@ -6,7 +6,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ class FrameFile:
     def hide(self) -> None:
         """Removes the file's name, so that nothing is left if both processes are killed."""
         if self.path:
-            with suppress(FileNotFoundError):
-                os.unlink(self.path)
+            Path(self.path).unlink(missing_ok=True)
             self.path = ""
 
     def write(self, arrays: Sequence[Array]) -> list[dict[str, Any]]:
@@ -67,9 +65,11 @@ class FrameFile:
         return [_view(memory, fact) for fact in facts]
 
     def close(self) -> None:
-        """Removes the file. Views of it stay valid."""
+        """Removes the file. Views of it stay valid. It may be called again."""
         self.hide()
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _of_size(self, size: int) -> mmap.mmap:
         """Returns the mapped file, which has at least ``size`` bytes."""
@@ -81,4 +81,5 @@ class FrameFile:
 
 
 def _view(memory: mmap.mmap, fact: Mapping[str, Any]) -> Array:
-    return np.ndarray(tuple(fact["shape"]), np.dtype(fact["dtype"]), memory, fact["offset"])
+    seen: Array = np.ndarray(tuple(fact["shape"]), np.dtype(fact["dtype"]), memory, fact["offset"])
+    return seen

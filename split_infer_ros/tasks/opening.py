@@ -32,7 +32,9 @@ def open_task(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         )
     refuse_options(tenant.model, tenant.onnx_options)
     if tenant.weights != NamedWeights.DEFAULT.value:
-        raise ConfigurationError(f"{tenant.model} has no weights, so weights cannot be '{tenant.weights}': take default.")
+        raise ConfigurationError(
+            f"{tenant.model} has no weights, so weights cannot be '{tenant.weights}': take default."
+        )
     task = _task_of(tenant, allow_user_code=settings.allow_user_code)
     try:
         return OpenedModel(TaskModel(TaskNetwork(task), choose_device(settings.device)))

@@ -32,6 +32,13 @@ class Task(Protocol):
     def example(self) -> Any:
         """Returns a frame's payload of usual size, by which costs are measured before frames come."""
 
+    def check(self, payload: Any) -> None:
+        """Checks a frame that came, so that it costs no other frame of its batch.
+
+        Raises:
+            FrameError: the frame would fail.
+        """
+
     def run(self, batch: Sequence[Any]) -> Sequence[Detections]:
         """Returns the objects of each frame, in the source's pixels or metres. Threads may call it at once.
 

@@ -56,10 +56,12 @@ class TaskNetwork(Network):
             decode=_decode,
             decodes_arrays=True,
             takes=task.takes,
+            check=task.check,
         )
         shapes = (MAX_OBJECTS, task.takes.box_numbers), (MAX_OBJECTS,), (MAX_OBJECTS,), (1,)
-        dtypes = FLOAT32, FLOAT32, np.dtype(np.int64), np.dtype(np.int64)
-        specs = tuple(map(TensorSpec, _FEATURES, shapes, dtypes))
+        dtypes: list[np.dtype[Any]] = [FLOAT32, FLOAT32, np.dtype(np.int64), np.dtype(np.int64)]
+        facts = zip(_FEATURES, shapes, dtypes, strict=True)
+        specs = tuple(TensorSpec(name, shape, dtype) for name, shape, dtype in facts)
         super().__init__(entry, (SplitPoint(OUTPUT, (), 1, specs, frozenset(_FEATURES)),), threading.RLock())
         self.task = task
 
@@ -76,8 +78,8 @@ class TaskNetwork(Network):
     def fit(self, device: Device, config: ExecutionConfig | None) -> tuple[Network, ExecutionConfig]:
         if device.type != "cpu":
             raise ConfigurationError(
-                f"{self.entry.name} runs on the CPU, and this node's device is {device}: run it in another node tenants, "
-                "with device cpu."
+                f"{self.entry.name} runs on the CPU, and this node's device is {device}: run it in another node "
+                "tenants, with device cpu."
             )
         return self, _CONFIG
 

@@ -74,6 +74,9 @@ class UserTask:
         drawn = np.random.default_rng(0).uniform((-20, -20, 0), (20, 20, 2), (EXAMPLE_POINTS, 3))
         return drawn.astype(np.float32)
 
+    def check(self, payload: Any) -> None:
+        """Does nothing: only the user's code could tell."""
+
     def run(self, batch: Sequence[Any]) -> Sequence[Detections]:
         """Returns the objects of each frame; see the class.
 
@@ -89,7 +92,9 @@ class UserTask:
             limit_s = max(MIN_LIMIT_S, LIMIT_RATIO * self._slowest_s) if self._slowest_s else FIRST_RUN_S
             answer = self._process.ask({"frames": facts}, limit_s)
             if "late" in answer or "died" in answer:
-                how = f"died ({answer['died']})" if "died" in answer else f"took longer than {limit_s:g} s and was ended"
+                how = (
+                    f"died ({answer['died']})" if "died" in answer else f"took longer than {limit_s:g} s and was ended"
+                )
                 self._trouble = f"{self.name} {how}. It starts again."
                 self._start_again()
                 raise TaskError(self._trouble)

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from lidar_scene import NOISE_M, draw_lidar_scene
 from point_cloud_values import cloud_of
 
 from split_infer_ros.errors import ConfigurationError, PointCloudError
-from split_infer_ros.point_clouds.clustering import MAX_RATIO, MAX_VOXELS, Clusterer, ClusterSettings, connect
+from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer, connect
 from split_infer_ros.point_clouds.reading import read_points
+from split_infer_ros.point_clouds.settings import MAX_RATIO, ClusterSettings
 
 pytest.importorskip("scipy", reason="test_clustering.py needs scipy")
 
@@ -86,7 +87,7 @@ def test_components_are_connected_by_neighbours_alone() -> None:
 
 def test_clusters_with_the_most_points_come_first() -> None:
     rng = np.random.default_rng(0)
-    parts = [[10.0 * place, 0, 0] + rng.random((count, 3)) for place, count in enumerate((7, 50, 3, 20))]
+    parts = [np.array([10.0 * place, 0, 0]) + rng.random((count, 3)) for place, count in enumerate((7, 50, 3, 20))]
     found = Clusterer(ClusterSettings(**WIDE, voxel_size_m=0.5, neighbour_distance_m=2.0)).find(
         np.concatenate(parts).astype(np.float32)
     )
@@ -136,7 +137,9 @@ def test_a_million_points_are_clustered() -> None:
 
 def test_points_in_too_many_voxels_are_refused() -> None:
     points = np.random.default_rng(0).uniform([-60, -60, -1], [60, 60, 2], (1_000_000, 3)).astype(np.float32)
-    with pytest.raises(PointCloudError, match=f"voxels, and at most {MAX_VOXELS:,} are clustered; set a larger") as refused:
+    with pytest.raises(
+        PointCloudError, match=f"voxels, and at most {MAX_VOXELS:,} are clustered; set a larger"
+    ) as refused:
         Clusterer(ClusterSettings()).find(points)
     assert refused.value.reason == "too_large"
     assert len(Clusterer(ClusterSettings(voxel_size_m=1.0, neighbour_distance_m=2.0)).find(points)) == 1
@@ -163,10 +166,13 @@ def test_settings_that_cannot_work_are_refused(values: dict[str, Any], sentence:
 def test_clustering_without_scipy_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['scipy'] = None\n"
-        "from split_infer_ros.point_clouds.clustering import Clusterer, ClusterSettings\n"
+        "from split_infer_ros.point_clouds.clustering import Clusterer\n"
+        "from split_infer_ros.point_clouds.settings import ClusterSettings\n"
         "Clusterer(ClusterSettings())"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=CHILD_S, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=CHILD_S, check=False
+    )
     assert found.returncode == 1
     assert "Clustering point clouds needs the Python package scipy, which is not installed" in found.stderr
     assert "pip install scipy." in found.stderr

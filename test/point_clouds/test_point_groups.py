@@ -28,20 +28,6 @@ def test_a_merged_group_has_the_points_of_its_parts(count: int, keys: int, seed:
         assert np.allclose(found.centroids[index], own.mean(axis=0, dtype=np.float64), rtol=0, atol=1e-9)
 
 
-def test_a_box_is_given_by_its_middle_and_its_sides() -> None:
-    points = np.array([[0, 0, -1], [4, 1, 1], [1, 3, 0]], np.float32)
-    box = PointGroups.of_points(points).merged(np.zeros(3, np.int64))
-    assert box.centres.tolist() == [[2.0, 1.5, 0.0]]
-    assert box.sizes.tolist() == [[4.0, 3.0, 2.0]]
-
-
-def test_a_box_may_be_as_large_as_float32_can_hold() -> None:
-    largest = np.finfo(np.float32).max
-    box = PointGroups.of_points(np.array([[-largest] * 3, [largest] * 3], np.float32)).merged(np.zeros(2, np.int64))
-    assert box.centres.tolist() == [[0.0] * 3]
-    assert box.sizes.tolist() == [[2 * float(largest)] * 3]
-
-
 def test_some_groups_are_taken_by_flags_and_by_indices() -> None:
     groups = PointGroups.of_points(np.arange(12, dtype=np.float32).reshape(4, 3)).merged(np.array([3, 1, 1, 2]))
     assert groups.counts.tolist() == [2, 1, 1]

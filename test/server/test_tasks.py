@@ -12,6 +12,7 @@ import pytest
 from brightness_models import LONG_S, BrightModel
 from tenant_server import SETTINGS, Running, until
 
+from split_infer_ros.errors import FrameError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.server.frame import Origin
@@ -37,8 +38,14 @@ class Mixed(Running):
         self.delivered[tenant].append((origin, detections))
 
     def scan(self, *clouds: np.ndarray) -> None:
+        intake = self.pipeline.intake("lidar")
         for cloud in clouds:
-            self.pipeline.intake("lidar").submit(cloud, Origin(None, "lidar", 0, 0), time.monotonic())
+            try:
+                intake.check(cloud)
+            except FrameError as error:
+                intake.refuse(error, time.monotonic())
+            else:
+                intake.submit(cloud, Origin(None, "lidar", 0, 0), time.monotonic())
 
     def show(self, red: int) -> None:
         data = np.full((4, 6, 3), (red, 0, 255), np.uint8)
@@ -61,12 +68,12 @@ def test_point_clouds_and_images_share_the_queue(mixed: Mixed) -> None:
     assert mixed.pipeline.view.costs.whole.batch_s("task:clusters", 1) > 0, "its cost was not measured"
     for number in range(5):
         mixed.send("camera", number)
-        mixed.scan(CLOUD + number)
+        mixed.scan(CLOUD + np.float32(number / 4))
         mixed.show(0)
         mixed.settled()
     assert [mixed.counts(name).published for name in ("camera", "lidar", "own")] == [5, 5, 5]
     for number, (_, found) in enumerate(mixed.delivered["lidar"]):
-        expected = np.concatenate(((CLOUD + number).min(0), (CLOUD + number).max(0)))
+        expected = np.concatenate(((CLOUD + number / 4).min(0), (CLOUD + number / 4).max(0)))
         np.testing.assert_array_equal(found.boxes, expected[None])  # equal bits: these are coordinates of points
     assert mixed.pipeline.view.report("lidar", time.monotonic()).engine == "task"
     assert mixed.errors == []
@@ -105,6 +112,7 @@ def test_cloud_with_too_many_voxels_has_a_name(mixed: Mixed) -> None:
     mixed.scan(scattered, CLOUD)
     mixed.settled()
     assert mixed.counts("lidar").dropped == {"too_large": 1}
+    assert mixed.counts("lidar").published == 1
 
 
 def test_tenants_come_and_go_and_change_between_images_and_points(mixed: Mixed) -> None:

@@ -80,7 +80,9 @@ def test_error_of_the_user_costs_one_batch(open_task: Open) -> None:
     assert len(task.run([pixels()])) == 1
 
 
-@pytest.mark.parametrize(("first", "message"), [((2, 0, 0), "took longer than 0.5 s"), ((3, 0, 0), "died .exit code 9.")])
+@pytest.mark.parametrize(
+    ("first", "message"), [((2, 0, 0), "took longer than 0.5 s"), ((3, 0, 0), "died .exit code 9.")]
+)
 def test_task_that_hangs_or_dies_starts_again(open_task: Open, first: tuple[int, int, int], message: str) -> None:
     task = open_task("Images")
     task.run([pixels()])
@@ -97,7 +99,7 @@ def test_task_that_hangs_or_dies_starts_again(open_task: Open, first: tuple[int,
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("index", "reason"), enumerate(IMPOSSIBLE))
+@pytest.mark.parametrize(("index", "reason"), list(enumerate(IMPOSSIBLE)))
 def test_impossible_objects_are_named(open_task: Open, index: int, reason: str) -> None:
     with pytest.raises(TaskError, match=f"returned impossible objects: 1 x {reason}"):
         open_task("Images").run([pixels((4, index, 0))])

@@ -62,6 +62,7 @@ class LiveFrames:
 
     def _observe(self, batch: Batch) -> None:
         """Takes the first image of a batch if one is wanted (lock held)."""
-        if self._is_wanted:
+        payload = batch.frames[0].payload
+        if self._is_wanted and isinstance(payload, Pixels):
             self._is_wanted = False
-            self._images.put(batch.frames[0].payload)
+            self._images.put(payload)

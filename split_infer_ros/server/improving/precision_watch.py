@@ -68,8 +68,9 @@ class PrecisionWatch:
     def _observe(self, batch: Batch) -> None:
         """Offers one frame in a few to the thread, unless it is busy (lock held)."""
         before, self._frames = self._frames, self._frames + len(batch.frames)
-        if before // OFTEN != self._frames // OFTEN and not len(self._thread):
-            self._thread.put((self._frames, batch.frames[0].payload))
+        payload = batch.frames[0].payload
+        if before // OFTEN != self._frames // OFTEN and not len(self._thread) and isinstance(payload, Pixels):
+            self._thread.put((self._frames, payload))
 
     def _judge(self, offered: tuple[int, Pixels]) -> None:
         if not self._is_over and not self._reason:

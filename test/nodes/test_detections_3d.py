@@ -1,4 +1,4 @@
-"""Point clouds are read from ROS messages, and the message of clusters has a box with the cloud's header for each."""
+"""Point clouds are read from ROS messages. Objects in them become a message with a box and a header for each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from sensor_msgs.msg import PointCloud2, PointField
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection3DArray
 
-from split_infer_ros.nodes.cluster_messages import clusters_message
-from split_infer_ros.point_clouds.clustering import Clusterer, ClusterSettings
-from split_infer_ros.point_clouds.point_groups import PointGroups
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.nodes.detections_3d import detections_3d_message
 from split_infer_ros.point_clouds.reading import DATATYPES, read_points
 
 HEADER = Header(stamp=Time(sec=5, nanosec=7), frame_id="lidar")
-NO_CLUSTERS = PointGroups.of_points(np.zeros((0, 3), np.float32))
+NOTHING = Detections(np.zeros((0, 6), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
 
 
 def cloud_message(points: np.ndarray) -> PointCloud2:
@@ -38,30 +37,32 @@ def test_datatypes_are_those_of_the_message() -> None:
     assert expected == DATATYPES
 
 
-def test_clusters_of_a_message_become_boxes() -> None:
-    rng = np.random.default_rng(0)
-    near, far = rng.uniform([1, 1, 0], [2, 3, 1], (50, 3)), rng.uniform([9, -4, -1], [11, -3, 1], (30, 3))
-    message = cloud_message(np.concatenate((near, far)))
-    settings = ClusterSettings(voxel_size_m=0.5, neighbour_distance_m=1.5)
-    clusters = Clusterer(settings).find(read_points(message))
-    made = clusters_message(clusters, message.header)
+def test_points_of_a_message_are_read() -> None:
+    points = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    assert (read_points(cloud_message(points)) == points).all()
+
+
+def test_objects_become_boxes() -> None:
+    boxes = np.array([[1, 1, 0, 2, 3, 1], [9.1, -4, -1, 11.2, -3, 0.7]], np.float32)
+    made = detections_3d_message(
+        Detections(boxes, np.array([1, 0.5], np.float32), np.array([1, 0])), ["a", "b"], HEADER
+    )
     received = deserialize_message(serialize_message(made), Detection3DArray)
     assert received == made
     assert received.header == HEADER
-    for points, detection in zip((near, far), received.detections, strict=True):
+    names = ("b", "a"), (1.0, 0.5)
+    for box, name, score, detection in zip(boxes.astype(float), *names, received.detections, strict=True):
         (result,) = detection.results
-        rounded = points.astype(np.float32).astype(float)
-        middle = (rounded.min(axis=0) + rounded.max(axis=0)) / 2
         assert detection.header == HEADER
-        assert (result.hypothesis.class_id, result.hypothesis.score, detection.id) == ("object", 1.0, "")
+        assert (result.hypothesis.class_id, result.hypothesis.score, detection.id) == (name, score, "")
         assert detection.bbox.center.orientation == Quaternion(x=0.0, y=0.0, z=0.0, w=1.0)
         position, size = detection.bbox.center.position, detection.bbox.size
-        assert [position.x, position.y, position.z] == middle.tolist()
-        assert [size.x, size.y, size.z] == np.ptp(rounded, axis=0).tolist()
+        assert [position.x, position.y, position.z] == ((box[:3] + box[3:]) / 2).tolist()
+        assert [size.x, size.y, size.z] == (box[3:] - box[:3]).tolist()
         assert result.pose.pose == detection.bbox.center
         assert not result.pose.covariance.any()
 
 
-def test_a_cloud_without_clusters_has_a_message_too() -> None:
-    message = clusters_message(NO_CLUSTERS, HEADER)
+def test_a_cloud_without_objects_has_a_message_too() -> None:
+    message = detections_3d_message(NOTHING, ["a"], HEADER)
     assert (message.header, message.detections) == (HEADER, [])
