@@ -86,7 +86,7 @@ def test_tenant_changes_its_settings_topic_and_task(pipeline: Pipeline) -> None:
     found = client.subscribe(Detection3DArray, "lidar/detections_3d")
     clouds = client.publisher(PointCloud2, "lidar/points")
     view = pipeline.nodes["tenants"].pipeline.view
-    wait_until(lambda: "task:clusters with min_points 31" in view.models, "the new settings", START_S)
+    wait_until(lambda: list(view.models) == ["task:clusters with min_points 31"], "the new settings alone", START_S)
     clouds.publish(message(CLOUD))
     assert found.wait_for(1)[0].detections == []
     assert client.set_all("tenants", **{"tenant.lidar.points_topic": "velodyne"}) == ""

@@ -31,6 +31,9 @@ class Repeating:
     def example(self) -> Detections:
         return drawn(self.takes, 3)
 
+    def check(self, payload: Any) -> None:
+        """Takes anything."""
+
     def run(self, batch: Sequence[Any]) -> Sequence[Detections]:
         return list(batch)
 
