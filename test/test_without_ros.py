@@ -21,6 +21,7 @@ PACKAGES = (
     "nodes",
     "cli",
     "autotuning",
+    "tasks",
     "server",
     "weight_streaming",
     "operator_placement",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from split_infer_ros.buffers.graph_input import GraphInput
-from split_infer_ros.buffers.host_arrays import Floats
+from split_infer_ros.buffers.host_arrays import Array, Floats
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.preprocessing.loaded_batch import LoadedBatch
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.tasks.task import batch_of
 
 
 class Untouched(Preprocess):
@@ -40,3 +41,11 @@ class UntouchedPreprocessor:
     def load(self, images: Sequence[Any], into: GraphInput | None = None) -> LoadedBatch:
         """Returns the payloads of n frames as a batch (n,). ``into`` is not used."""
         return LoadedBatch(batch_of(images), Fence())
+
+
+def batch_of(payloads: Sequence[Any]) -> Array:
+    """Returns payloads of any kind as a batch, an array (n,) of objects. A batch of images has an array, too."""
+    batch = np.empty(len(payloads), object)
+    for index, payload in enumerate(payloads):
+        batch[index] = payload
+    return batch

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from split_infer_ros.buffers.host_arrays import Array
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.takes import Takes
 
@@ -51,11 +48,3 @@ class Task(Protocol):
 
     def close(self) -> None:
         """Ends what the task has started."""
-
-
-def batch_of(payloads: Sequence[Any]) -> Array:
-    """Returns payloads of any kind as a batch, an array (n,) of objects. A batch of images has an array, too."""
-    batch = np.empty(len(payloads), object)
-    for index, payload in enumerate(payloads):
-        batch[index] = payload
-    return batch

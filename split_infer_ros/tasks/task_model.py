@@ -17,13 +17,13 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.preprocessing.untouched import Untouched
+from split_infer_ros.preprocessing.untouched import Untouched, batch_of
 from split_infer_ros.runtime.device import CPU, Device
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.network import Network
 from split_infer_ros.split.partition_cache import Partition
 from split_infer_ros.split.split_points import OUTPUT, SplitPoint
-from split_infer_ros.tasks.task import MAX_OBJECTS, Task, batch_of
+from split_infer_ros.tasks.task import MAX_OBJECTS, Task
 
 _CONFIG = ExecutionConfig(engine=Engine.ONNXRUNTIME)  # no engine runs a task; this one's threads need no torch
 _FEATURES = "boxes", "scores", "labels", "count"
