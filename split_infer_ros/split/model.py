@@ -81,7 +81,7 @@ class SplitModel:
         Raises:
             ConfigurationError: the model cannot run on the device or in this config.
         """
-        return type(self)(self.network, device, execution_config or self.execution_config)
+        return SplitModel(self.network, device, execution_config or self.execution_config)
 
     def with_threads(self, num_threads: int) -> SplitModel:
         """Returns the same model with another number of threads for its backbone; 0: one for each core.

@@ -138,6 +138,10 @@ class TaskModel(SplitModel):
     def engine_text(self) -> str:
         return "task"
 
+    def placed(self, device: Device, execution_config: ExecutionConfig | None = None) -> TaskModel:
+        """Returns this task on a device, which must be the CPU. See ``SplitModel.placed``."""
+        return TaskModel(self.network, device, execution_config)
+
     def blank_images(self, batch_size: int) -> Array:
         """Returns a batch of the task's examples."""
         return batch_of([self.blank_frame()] * batch_size)
