@@ -28,6 +28,7 @@ TITLES = {
     "demand_layering": "Demand layering (paper 002)",
     "memory_policies": "Memory policies (paper 003)",
     "co_optimisation": "Co-optimisation (paper 003)",
+    "point_clouds": "Objects in point clouds (paper 003)",
     "tuning": "Tuning (paper 004)",
     "vision_ops": "Vision-specific operators (paper 004)",
 }

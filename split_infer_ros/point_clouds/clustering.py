@@ -54,7 +54,7 @@ class Clusterer:
 
     def voxels_of(self, points: Floats) -> PointGroups:
         """Returns the voxels that ``find`` would cluster. ``points`` and errors are as for ``find``."""
-        voxels = group_by_voxel(self._within_bounds(points), self._settings.voxel_size_m)
+        voxels = group_by_voxel(self.within_bounds(points), self._settings.voxel_size_m)
         if len(voxels) > MAX_VOXELS:
             raise PointCloudError(
                 DropReason.TOO_LARGE,
@@ -63,7 +63,8 @@ class Clusterer:
             )
         return voxels
 
-    def _within_bounds(self, points: Floats) -> Floats:
+    def within_bounds(self, points: Floats) -> Floats:
+        """Returns the points that the settings do not leave out, float32 (n, 3)."""
         settings = self._settings
         x, y, z = points.T
         with np.errstate(over="ignore"):  # a square may be infinite, which is farther than any limit

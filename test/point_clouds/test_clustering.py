@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lidar_scene import NOISE_M, draw_lidar_scene
 from point_cloud_values import cloud_of
 
+from benchmarks.point_clouds.lidar_scene import NOISE_M, draw_lidar_scene
 from split_infer_ros.errors import ConfigurationError, PointCloudError
 from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer, connect
 from split_infer_ros.point_clouds.reading import read_points
