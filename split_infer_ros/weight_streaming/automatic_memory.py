@@ -1,10 +1,18 @@
-"""Chooses the memory of streamed weights for ``weights_residency: auto``, by timing the layers first."""
+"""Chooses the memory of streamed weights for ``weights_residency: auto``.
+
+Layers and disk are timed first. The delays of all plans follow from these times. The best few plans are then measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from statistics import median
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.runtime.device import Device
@@ -14,13 +22,16 @@ from split_infer_ros.weight_streaming.delay_model import StreamingProfile
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
-from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.profiling import measure_passes, profile_partition
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
-from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off, shortlist
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 PROFILE_PASSES = 4
+TRIAL_PASSES = 6  # of each of the best plans; the first one does not count
+
+Found = TypeVar("Found")
 
 OpenPartition = Callable[[MemoryPlan], StreamedPartition]
 """Opens a partition whose steps are timed."""
@@ -31,7 +42,8 @@ def choose_memory(
 ) -> MemoryPlan:
     """Returns the plan with the least memory that delays a pass by no more than the settings allow.
 
-    The delay is measured against the fastest pass that never waits for weights.
+    Delays are compared with the fastest pass that never waits for weights. They are predicted for all plans, and
+    measured for the best few.
 
     Args:
         spec: the partition.
@@ -64,7 +76,14 @@ def choose_memory(
         )
     if not trials:
         raise refusals[0]
-    return choose_trial(trials, min(compute_s), settings.allowed_delay).memory_plan
+    resident_s, allowed = min(compute_s), settings.allowed_delay
+    best = shortlist(trials, resident_s, allowed)
+    passes_s = [_time_passes(spec, openers[trial.memory_plan.staging is not None], trial) for trial in best]
+    measured = [replace(trial, delay_s=median(each)) for trial, each in zip(best, passes_s, strict=True) if each]
+    if not measured:
+        return best[0].memory_plan
+    noise_s = max(median(abs(second - median(each)) for second in each) for each in passes_s if each)
+    return choose_trial(measured, resident_s, allowed, noise_s=noise_s).memory_plan
 
 
 def plan_in_budget(
@@ -88,19 +107,40 @@ def plan_in_budget(
 def _profile(
     spec: PartitionSpec, packed: PackedPartition, open_partition: OpenPartition, is_copied: bool
 ) -> StreamingProfile:
-    """Times layers and disk under the partition's conditions: with its CPU threads, or on its own GPU stream."""
+    """Times layers and disk under the partition's conditions."""
+    return _run(
+        spec,
+        lambda inputs: profile_partition(
+            open_partition,
+            packed.block_sizes,
+            packed.step_blocks,
+            inputs=inputs,
+            passes=PROFILE_PASSES,
+            is_copied=is_copied,
+        ),
+    )
+
+
+def _time_passes(spec: PartitionSpec, open_partition: OpenPartition, trial: RingTrial) -> list[float]:
+    """Returns the seconds of some passes with a trial's plan; an empty list if weights do not come with it."""
+
+    def time_passes(inputs: Sequence[Tensor]) -> list[float]:
+        with closing(open_partition(trial.memory_plan)) as partition:
+            return measure_passes(partition, inputs, TRIAL_PASSES)
+
+    try:
+        return _run(spec, time_passes)
+    except (ConfigurationError, StreamError):
+        return []
+
+
+def _run(spec: PartitionSpec, measure: Callable[[Sequence[Tensor]], Found]) -> Found:
+    """Runs a measurement with inputs of the partition, with its CPU threads or on a GPU stream of its own."""
     inputs = spec.zeros(spec.batch_size)
 
     @torch.inference_mode()
-    def run() -> StreamingProfile:
+    def run() -> Found:
         with Stream(Device.of(inputs[0])).work("profile weights"):
-            return profile_partition(
-                open_partition,
-                packed.block_sizes,
-                packed.step_blocks,
-                inputs=inputs,
-                passes=PROFILE_PASSES,
-                is_copied=is_copied,
-            )
+            return measure(inputs)
 
     return run() if spec.num_threads is None else run_with_threads(spec.num_threads, run)

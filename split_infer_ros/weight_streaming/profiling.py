@@ -78,6 +78,16 @@ def profile_layers(partition: StreamedPartition, inputs: Sequence[Tensor], passe
     )
 
 
+def measure_passes(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> list[float]:
+    """Returns the seconds of each pass, waits for weights included. The first pass does not count."""
+    seconds = []
+    for number in range(passes):
+        partition(*inputs)
+        if number and partition.times is not None:
+            seconds.append(sum(partition.times.step_s) + partition.times.tail_s + partition.times.stalled_s)
+    return seconds
+
+
 def _rate(nbytes: int, seconds: float) -> float:
     """Returns bytes a second; infinite if nothing was moved."""
     return nbytes / seconds if seconds else math.inf

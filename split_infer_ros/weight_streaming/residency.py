@@ -162,6 +162,35 @@ def plan_resident_blocks(
     return with_staging(memory_plan, in_ring) if is_copied else memory_plan
 
 
+def plan_resident_and_two_buffers(
+    block_sizes: Sequence[int], step_blocks: Sequence[int], *, memory_bytes: int, is_copied: bool = False
+) -> MemoryPlan | None:
+    """Keeps as many of the first blocks in memory as fit beside two buffers, through which the others pass in turns.
+
+    Args:
+        block_sizes: as for ``plan_ring``.
+        step_blocks: as for ``plan_ring``.
+        memory_bytes: bytes for the buffers and the resident blocks together.
+        is_copied: as for ``plan_memory``.
+
+    Returns:
+        The plan; None if all blocks fit into memory, the buffers do not, or the model needs several blocks at once.
+    """
+    if not runs_block_by_block(step_blocks):
+        return None
+    buffers_bytes = (4 if is_copied else 2) * round_up_to_pages(max(block_sizes))
+    if buffers_bytes > memory_bytes:
+        return None
+    resident = sum(total <= memory_bytes - buffers_bytes for total in accumulate(block_sizes))
+    if resident == len(block_sizes):
+        return None
+    in_buffers = block_sizes[resident:]
+    steps = blocks_in_ring(step_blocks, resident)
+    plan = plan_double_buffer(in_buffers, steps, chunk_bytes=None if is_copied else CHUNK_BYTES)
+    memory_plan = MemoryPlan(resident, plan)
+    return with_staging(memory_plan, in_buffers, is_lockstep=True) if is_copied else memory_plan
+
+
 def blocks_in_ring(step_blocks: Sequence[int], resident_blocks: int) -> list[int]:
     """Returns the index of each step's block among the blocks in the ring; ``NO_BLOCK`` if the block is resident."""
     return [block - resident_blocks if block >= resident_blocks else NO_BLOCK for block in step_blocks]

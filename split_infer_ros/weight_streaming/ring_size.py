@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE
-from split_infer_ros.weight_streaming.residency import plan_resident_blocks
+from split_infer_ros.weight_streaming.residency import plan_resident_and_two_buffers, plan_resident_blocks
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
 
 GROWTH = 1.15  # factor of memory from one trial to the next
 ROUNDING = 1e-9  # relative difference that sums of the same times may have
 READ_MARGIN = 1.5  # now and then, a read takes this many times as long, and must still be hidden
+SHORTLIST = 3  # how many predicted trials are worth measuring
 RING_DIVISORS = (1, 2, 4, 8)  # the ring takes all memory, half of it, ...
 
 
@@ -89,6 +90,9 @@ def explore_trade_off(
             for capacity in sorted(capacities)
             if smallest <= capacity <= memory_bytes // sides
         ]
+        plans.append(
+            plan_resident_and_two_buffers(block_sizes, step_blocks, memory_bytes=memory_bytes, is_copied=is_copied)
+        )
         candidates = [RingTrial(memory_bytes, delay_of(plan), plan) for plan in plans if plan is not None]
         best = min([*candidates, *trials[-1:]], key=lambda trial: trial.delay_s, default=None)
         if best is not None:
@@ -131,7 +135,9 @@ def predict_trade_off(
     )
 
 
-def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay) -> RingTrial:
+def choose_trial(
+    trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay, *, noise_s: float = 0.0
+) -> RingTrial:
     """Returns the trial with the least memory among those with an allowed delay.
 
     If no trial is fast enough compared with resident weights, the shortest delay of all trials is the reference.
@@ -140,9 +146,32 @@ def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed: Allowe
         trials: the trials, at least one.
         resident_s: seconds of a pass with resident weights.
         allowed: how much longer than the reference a pass may take.
+        noise_s: by how many seconds equal delays may differ, if they were measured.
     """
     shortest_s = min(trial.delay_s for trial in trials)
     goal_s = allowed.goal_s(resident_s)
     if shortest_s > goal_s:
-        goal_s = allowed.goal_s(shortest_s)
+        goal_s = allowed.goal_s(shortest_s) + noise_s
     return min((trial for trial in trials if trial.delay_s <= goal_s), key=lambda trial: trial.memory_bytes)
+
+
+def shortlist(
+    trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay, count: int = SHORTLIST
+) -> list[RingTrial]:
+    """Returns the trial of ``choose_trial``, and those with less memory and the next shortest delays.
+
+    A prediction may err by more than these differ. So a caller that can measure them should.
+
+    Args:
+        trials: predicted trials, at least one.
+        resident_s: as for ``choose_trial``.
+        allowed: as for ``choose_trial``.
+        count: the most trials to return. Each has a plan of its own.
+    """
+    best = choose_trial(trials, resident_s, allowed)
+    smaller = [trial for trial in trials if trial.memory_bytes < best.memory_bytes]
+    found = [best]
+    for trial in sorted(smaller, key=lambda trial: (trial.delay_s, trial.memory_bytes)):
+        if len(found) < count and all(trial.memory_plan != other.memory_plan for other in found):
+            found.append(trial)
+    return found

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, fit_latency, predict_delay
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.residency import plan_resident_and_two_buffers
 from split_infer_ros.weight_streaming.ring_plan import RingPlan, min_capacity, plan_double_buffer, plan_ring
 from split_infer_ros.weight_streaming.ring_size import (
+    SHORTLIST,
     AllowedDelay,
     RingTrial,
     choose_trial,
     explore_trade_off,
     predict_trade_off,
+    shortlist,
 )
 
 PAGE_S = 1.0  # seconds of reading a page, so that times can be counted
@@ -148,6 +151,40 @@ def test_shortest_delay_replaces_an_unreachable_goal() -> None:
     assert choose_trial(trials, 1.0, AllowedDelay(0.3)).memory_bytes == 3
     assert choose_trial(trials, 6.0, AllowedDelay(0.5)).memory_bytes == 2
     assert choose_trial(trials, 8.9, AllowedDelay(0.5)).memory_bytes == 1
+
+
+@given(workloads())
+@settings(max_examples=60)
+def test_shortlist_begins_with_the_predicted_best_and_needs_less_and_less_memory(workload: Workload) -> None:
+    sizes, _, profile = workload
+    trials = explore(workload, max_bytes=sum(sizes), goal_s=ONE_HUNDREDTH.goal_s(profile.compute_s))
+    found = shortlist(trials, profile.compute_s, ONE_HUNDREDTH)
+    assert found[0] == choose_trial(trials, profile.compute_s, ONE_HUNDREDTH)
+    assert 1 <= len(found) <= SHORTLIST
+    assert all(trial.memory_bytes < found[0].memory_bytes for trial in found[1:])
+    assert len({trial.memory_plan for trial in found}) == len(found)
+
+
+def test_delays_within_the_noise_take_the_least_memory() -> None:
+    memory_plan = MemoryPlan(0, plan_ring([PAGE], [0], PAGE))
+    trials = [RingTrial(memory, delay, memory_plan) for memory, delay in ((1, 6.8), (2, 6.4), (3, 6.0))]
+    assert choose_trial(trials, 1.0, NONE).memory_bytes == 3
+    assert choose_trial(trials, 1.0, NONE, noise_s=0.5).memory_bytes == 2
+    assert choose_trial(trials, 7.0, NONE, noise_s=0.0).memory_bytes == 1
+
+
+@given(workloads(), st.integers(2, 60), st.booleans())
+@settings(max_examples=60)
+def test_two_buffers_fit_beside_the_blocks_that_stay(workload: Workload, pages: int, is_copied: bool) -> None:
+    sizes, uses, profile = workload
+    profile = replace(profile, copy_bandwidth=PAGE / PAGE_S)
+    plan = plan_resident_and_two_buffers(sizes, uses, memory_bytes=pages * PAGE, is_copied=is_copied)
+    smallest = (4 if is_copied else 2) * max(sizes)
+    assert (plan is None) == (smallest > pages * PAGE or sum(sizes) <= pages * PAGE - smallest)
+    if plan is not None:
+        assert plan.ring_bytes + sum(sizes[: plan.resident_blocks]) <= pages * PAGE
+        assert plan.is_lockstep == is_copied
+        assert predict_delay(plan, profile) >= profile.compute_s * (1 - 1e-9)
 
 
 def test_ring_takes_all_weights_if_all_are_needed_at_once() -> None:
