@@ -12,6 +12,8 @@ from pathlib import Path
 from split_infer_ros.buffers.segment import FOLDER
 from split_infer_ros.runtime.user_files import is_regular
 from split_infer_ros.telemetry.checkup import Finding, Level, check_machine, format_findings, try_import
+from split_infer_ros.weight_streaming.packed_header import packed_folder
+from split_infer_ros.weight_streaming.storage_checkup import check_storage
 
 # the hash of Detection2DArray in upstream's vision_msgs
 DETECTIONS_HASH = "RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968"
@@ -190,6 +192,7 @@ def main() -> int:
     """Prints the findings. Returns 1 if something is missing that the pipeline needs, else 0."""
     argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # the command takes no arguments
     findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_engines(), *check_optional()]
+    findings.append(check_storage(packed_folder()))
     print(format_findings(findings))
     return int(any(finding.level == Level.PROBLEM for finding in findings))
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from split_infer_ros.buffers.host_arrays import BFLOAT16, dtype_named
+from split_infer_ros.runtime.cache import cache_folder
 
 PAGE = 4096
 MAX_DIMENSIONS = 8
@@ -89,6 +91,11 @@ class PackedHeader:
     def weight_bytes(self) -> int:
         """The size of all pieces in bytes."""
         return sum(piece.nbytes for piece in self.pieces)
+
+
+def packed_folder() -> Path:
+    """Returns the cache's folder of packed files."""
+    return cache_folder() / "weights"
 
 
 def round_up_to_pages(nbytes: int) -> int:

@@ -10,14 +10,14 @@ from torch import Tensor, fx
 
 from split_infer_ros.engines.engine import Engine, engine_text
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
-from split_infer_ros.runtime.cache import cache_folder, hold
+from split_infer_ros.runtime.cache import hold
 from split_infer_ros.runtime.cache_pruning import prune_cache
 from split_infer_ros.runtime.user_files import user_path
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.torch_network import TorchNetwork, torch_network
 from split_infer_ros.torch_graphs.module_state import state_of
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
-from split_infer_ros.weight_streaming.packed_header import PackedHeader
+from split_infer_ros.weight_streaming.packed_header import PackedHeader, packed_folder
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
@@ -43,11 +43,6 @@ def streamable(model: SplitModel) -> TorchNetwork:
             f"{model.entry.name} runs: streaming weights needs engine torch."
         )
     return streamed
-
-
-def packed_folder() -> Path:
-    """Returns the cache's folder of packed files."""
-    return cache_folder() / "weights"
 
 
 def read_from_file(network: TorchNetwork, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:

@@ -17,8 +17,8 @@ from split_infer_ros.split.torch_network import TorchNetwork
 from split_infer_ros.split.weightless_network import weightless_network
 from split_infer_ros.weight_streaming.pack import packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
-from split_infer_ros.weight_streaming.packed_header import PackedHeader
-from split_infer_ros.weight_streaming.packed_weights import packed_folder, read_from_file
+from split_infer_ros.weight_streaming.packed_header import PackedHeader, packed_folder
+from split_infer_ros.weight_streaming.packed_weights import read_from_file
 
 _log = logging.getLogger(__name__)
 

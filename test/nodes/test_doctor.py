@@ -18,7 +18,7 @@ from split_infer_ros.telemetry.checkup import Finding, Level
 def test_doctor_approves_this_machine() -> None:
     result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    shown = ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge")
+    shown = ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge", "Storage")
     engines = ("torch", "onnxruntime", "openvino")
     precisions = [f"Precisions of {name} on the CPU: fp32" for name in engines if importlib.util.find_spec(name)]
     for what in (*shown, "Instruction sets", *precisions):
