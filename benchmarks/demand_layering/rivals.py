@@ -74,6 +74,22 @@ def load_each_pass(packed: PackedPartition) -> Partition:
     return run
 
 
+def load_once(packed: PackedPartition) -> Partition:
+    """Returns the partition with all weights in memory, in the form in which they are streamed."""
+    starts = [sum(packed.block_sizes[:index]) for index in range(len(packed.blocks))]
+    memory = page_aligned(sum(packed.block_sizes))
+    file = WeightsFile.open(packed.path)
+    graph = _bind_to(packed, file, memory, starts)
+    file.load(packed.blocks, byte_view(memory))
+    file.close()
+
+    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:  # keeps it alive; blocked weights do not
+        results: Sequence[Tensor] = graph(images)
+        return results
+
+    return run
+
+
 def share_one_place(packed: PackedPartition) -> Partition:
     """Returns the partition with the weights of all layers in the same place of memory, without reading any.
 

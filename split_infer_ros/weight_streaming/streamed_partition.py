@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from split_infer_ros.runtime.device import Device
@@ -61,21 +62,21 @@ class StreamedPartition:
         packed: PackedPartition,
         memory_plan: MemoryPlan,
         *,
-        direct: bool = True,
         timeout_s: float = TIMEOUT_S,
         ring_memory: RingMemory | None = None,
         mark: Callable[[], Mark] | None = None,
+        open_file: Callable[[Path], WeightsFile] = WeightsFile.open,
     ) -> StreamedPartition:
         """Reads the weights that stay in memory, and begins to stream the others.
 
         Args:
             packed: the partition. Its graph is changed in place and belongs to the result.
             memory_plan: the memory plan of the partition's blocks.
-            direct: whether to read past the page cache if the file system can.
             timeout_s: the longest wait of a step for weights.
             ring_memory: the ring's memory, which partitions may share. None allocates a ring on the host.
             mark: marks the current point in a device's work, to take times on the device. None takes times on the
                 host, without waiting for a device.
+            open_file: opens the file of the weights.
 
         Raises:
             OutOfMemory: the host has too little memory.
@@ -92,7 +93,7 @@ class StreamedPartition:
         if ring_memory is None:
             ring_memory = RingMemory(page_aligned(ring.capacity))
         kept_memory = page_aligned(sum(block.nbytes for block in kept_blocks))
-        file = WeightsFile.open(packed.path, direct)
+        file = open_file(packed.path)
         with ExitStack() as undo:
             undo.callback(file.close)
             file.load(kept_blocks, byte_view(kept_memory))

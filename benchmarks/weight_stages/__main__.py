@@ -1,0 +1,88 @@
+"""The three stages of demand layering on two cores of a CPU, at a fixed rate of reading (paper 002).
+
+One core computes a model, as the paper's GPU does. Its layers stay whole, and their weights lie in memory of their own.
+The other core reads weights from a file and copies them there, as the paper's CPU and copy engine do. Reads are held
+back to a rate at which all weights take as long as the layers, or to a part of the disk's own rate. So a disk whose
+rate changes decides nothing.
+
+- synchronous: reading, copying and computing advance together. Two buffers on either side hold the largest layer.
+- asynchronous: each stage goes on when it can. A ring on either side holds the largest layer.
+- two_stage: layers use the memory to which the disk writes, and nothing is copied. One ring holds the largest layer.
+- optimised: two stages with as much memory as a pass needs to take at most 1 ms longer than with resident weights, as
+  predicted. The curve has further points with less memory.
+
+All pipelines take turns with resident weights. A prediction takes the times of layers, reads and copies that were
+measured at the start. In each turn, the layers' times are scaled by how long resident weights take then.
+
+From the source tree: `PYTHONPATH=. python benchmarks weight_stages`. It needs two cores. `--seconds` is the time for
+each model. A quick run has only ResNet-50.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common.claim import Claim
+from benchmarks.common.picture import Curve
+from benchmarks.common.report import Panel, Report, arguments, deliver, seconds_for_turns, show
+from benchmarks.common.rows import in_ms
+from benchmarks.common.turns import take_turns
+from benchmarks.weight_stages.contest import PLACES, StageContest
+from split_infer_ros.runtime.cores import Cores
+from split_infer_ros.runtime.inference import inference_mode
+
+MODELS = ("yolov4", "resnet50", "alexnet", "vgg16")
+QUICK_MODELS = ("resnet50",)
+FULL_S = 180.0  # for each model
+
+
+def run(names: Sequence[str], seconds: Callable[[], float]) -> Report:
+    """Measures models, one after another.
+
+    Args:
+        names: the names of the models.
+        seconds: returns how many seconds the turns of a model may take.
+    """
+    compute, read = (Cores(frozenset({number})) for number in sorted(os.sched_getaffinity(0))[:2])
+    torch.set_num_threads(1)
+    rows: list[Mapping[str, Any]] = []
+    claims: list[Claim] = []
+    panels: list[Panel | Curve] = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, inference_mode():  # on a disk: /tmp may be in memory
+        for name in names:
+            with closing(StageContest(name, Path(folder) / f"{name}.weights", compute.bound, read.bound)) as stages:
+                take_turns([stages.contest], seconds())
+                rows += stages.rows()
+                claims += stages.claims(stages.contest)
+                delays = {rival: in_ms(stages.contest.figures[rival]) for rival in ("resident", *PLACES, "optimised")}
+                panels += [
+                    Panel(f"{name}, batch 1", "ms", delays),
+                    Curve(f"{name}, two stages", "MiB", "ms", {"delay": stages.curve()}),
+                ]
+    for row in rows:
+        show(row)
+    return Report("weight_stages", claims, rows, panels)
+
+
+def main() -> int:
+    """Runs the benchmark and returns its exit code."""
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
+    chosen = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        parser.error("this benchmark needs two cores, and this process may use one.")
+    names = chosen.models or (QUICK_MODELS if chosen.quick else MODELS)
+    deliver(run(names, lambda: seconds_for_turns(chosen, FULL_S)), chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
