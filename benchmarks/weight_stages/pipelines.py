@@ -13,6 +13,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.runtime.inference import inference_mode
 from split_infer_ros.runtime.streams import Fence, Mark
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
@@ -60,7 +61,8 @@ def no_mark() -> Mark:
 
 def copy(target: Tensor, source: Tensor) -> None:
     """Copies a block, as the copy engine of a GPU does."""
-    target.copy_(source)
+    with inference_mode():
+        target.copy_(source)
 
 
 OPS = DeviceOps(copy, Fence, no_mark)
