@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.co_optimisation.real_gpu import RealGpu
-from benchmarks.co_optimisation.runs import CO, MO, Application, Configuration, D, serve
+from benchmarks.co_optimisation.runs import CO, MO, SCHEDULERS, Application, Configuration, D, serve
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import Estimate, Samples, estimate, exact, maximum, minimum, ratio
 from benchmarks.common.report import Panel
@@ -63,7 +63,7 @@ class SizeContest:
         for name in rotated([configuration.value for configuration in Configuration], number):
             configuration = Configuration(name)
             with self._usage.of(name):
-                served = serve(configuration, self._tasks, self._gpu, self._constants, self._legal)
+                served = serve(SCHEDULERS[configuration], self._tasks, self._gpu, self._constants, self._legal)
             self.memory_bytes[configuration], self._paired[configuration] = served.memory_bytes, served.paired
             for what in (TOTAL, RESPONSE, UTILISATION):
                 figures[figure(configuration, what)] = getattr(served, what)

@@ -1,21 +1,19 @@
 """Applications that share a GPU under a configuration of paper 003, dispatched one by one or in pairs.
 
-The dispatches run on a GPU (``real_gpu``) or are simulated. A simulated dispatch takes as long as the overhead model
-says.
+The dispatches run on a GPU (``real_gpu``) or on a simulated board (``board_gpu``).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
-from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask, co_run_ms, device_ends_ms, release
+from split_infer_ros.memory_cost.co_run_schedule import ReleasedTask, device_ends_ms, release
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.memory_cost.overhead import overhead, response_ms
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 
@@ -35,10 +33,38 @@ class Configuration(Enum):
 FLOAT_BYTES = 4
 
 D, MO, CO = Configuration
-_FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
 
 Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
 """Runs the released tasks, one or a pair. Returns the ms from the release until each task ends."""
+
+Scheduler = Callable[
+    [Sequence[Task], MachineConstants, Collection[Policy], Sequence[float]],
+    Sequence[ReleasedTask],
+]
+"""Returns the tasks that go to the GPU next.
+
+It takes the waiting tasks, the machine's constants, the legal policies, and in how many ms from now each task would
+have ended under device memory.
+"""
+
+
+def co_optimised(
+    waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy], latest_ms: Sequence[float]
+) -> Sequence[ReleasedTask]:
+    """Releases the tasks that the package's scheduler chooses."""
+    return release(waiting, constants, legal, latest_ms=latest_ms)
+
+
+def fixed(policy: Policy) -> Scheduler:
+    """Returns a scheduler that releases the first task under one policy."""
+    return lambda waiting, constants, legal, latest_ms: (ReleasedTask(waiting[0], policy),)
+
+
+SCHEDULERS: Mapping[Configuration, Scheduler] = {
+    D: fixed(Policy.DEVICE),
+    MO: fixed(Policy.MANAGED),
+    CO: co_optimised,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +111,6 @@ class Application:
         return Task(self.name, nbytes, nbytes, (first, others), copies=2, execution_ms=execution_ms)
 
 
-def dispatch(
-    configuration: Configuration,
-    waiting: Sequence[Task],
-    constants: MachineConstants,
-    legal: Collection[Policy],
-    latest_ms: Sequence[float],
-) -> Sequence[ReleasedTask]:
-    """Returns the tasks that go to the GPU next, each with its policy.
-
-    Under CO, the scheduler chooses them. Under D and MO, it is the first waiting task.
-
-    Args:
-        configuration: D, MO or CO.
-        waiting: the waiting tasks, the earliest deadline first.
-        constants: the constants of the machine.
-        legal: the policies from which the scheduler chooses.
-        latest_ms: in how many ms from now each waiting task would have ended under device memory.
-    """
-    if configuration is CO:
-        return release(waiting, constants, legal, latest_ms=latest_ms)
-    return (ReleasedTask(waiting[0], _FIXED[configuration]),)
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     """How all applications were served. All of them waited from the start.
@@ -128,7 +131,7 @@ class Served:
 
 
 def serve(
-    configuration: Configuration,
+    scheduler: Scheduler,
     tasks: Sequence[Task],
     gpu: Gpu,
     constants: MachineConstants,
@@ -137,7 +140,7 @@ def serve(
     """Serves all applications, the earliest deadline first. The deadline is the execution time (section IV-B).
 
     Args:
-        configuration: D, MO or CO.
+        scheduler: chooses what goes to the GPU next.
         tasks: the tasks of the applications.
         gpu: runs released tasks.
         constants: the constants of the machine.
@@ -148,8 +151,7 @@ def serve(
     clock, memory, paired = 0.0, 0, 0
     ends: list[float] = []
     while waiting:
-        left_ms = [latest_ms[task.name] - clock for task in waiting]
-        released = dispatch(configuration, waiting, constants, legal, left_ms)
+        released = scheduler(waiting, constants, legal, [latest_ms[task.name] - clock for task in waiting])
         responses_ms = gpu(released)
         ends += [clock + response_ms for response_ms in responses_ms]
         clock += max(responses_ms)
@@ -159,25 +161,3 @@ def serve(
             waiting.remove(each.task)
     busy = sum(task.execution_ms for task in tasks) / clock
     return Served(clock, statistics.fmean(ends), busy, memory, paired)
-
-
-@dataclass(frozen=True)
-class SimulatedGpu:
-    """Stands in for a GPU. A task takes as long as the overhead model says.
-
-    Attributes:
-        constants: the constants of the simulated machine.
-    """
-
-    constants: MachineConstants
-
-    def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
-        """Returns the ms from the release until each task ends."""
-        alone_ms = [response_ms(each.task, overhead(each.task, each.policy, self.constants)) for each in released]
-        if len(released) == 1:
-            return alone_ms
-        tasks = {each.policy: each.task for each in released}
-        pair_ms = co_run_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
-        return [
-            own_ms if each.policy is Policy.DEVICE else pair_ms for each, own_ms in zip(released, alone_ms, strict=True)
-        ]

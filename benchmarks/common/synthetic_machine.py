@@ -63,6 +63,7 @@ class SyntheticMachine:
                 self.call_ms + min(nbytes * c.write_back_ms_per_byte, c.gpu_flush_ms),
                 self.host_ms_per_byte,
             ),
+            Probe.READ_PINNED: (self.call_ms, self.host_ms_per_byte + c.uncached_read_ms_per_byte),
             Probe.REREAD_CACHED: (self.call_ms, c.cache_ms_per_byte),
             Probe.REREAD_UNCACHED: (self.call_ms, c.memory_ms_per_byte),
         }[probe]
@@ -94,6 +95,7 @@ def draw_machine(seed: int) -> SyntheticMachine:
             write_back_ms_per_byte=log_uniform(0.2, 0.6) * NS,
             memory_ms_per_byte=cache * log_uniform(2, 6),
             cache_ms_per_byte=cache,
+            uncached_read_ms_per_byte=log_uniform(0.05, 0.5) * NS,
         ),
         seed,
     )

@@ -38,6 +38,7 @@ _SLOPES: Mapping[str, tuple[Probe, ...]] = {
     "pinned_mapping_ms_per_byte": (Probe.KERNEL_PINNED, Probe.KERNEL_DEVICE),
     "cache_ms_per_byte": (Probe.REREAD_CACHED,),
     "memory_ms_per_byte": (Probe.REREAD_UNCACHED,),
+    "uncached_read_ms_per_byte": (Probe.READ_PINNED, Probe.READ_HOST),
 }
 _PROBES: Mapping[str, tuple[Probe, ...]] = {
     **_SLOPES,

@@ -1,6 +1,6 @@
 """The constants of a machine for the overhead model: the rows of paper 003's Table III that a benchmark can find.
 
-This package differs from Table III in three points:
+This package differs from Table III in four points:
 
 - Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So are l_mem, which
   Eq. 4 multiplies by bytes, and l_L2. Eq. 6 counts accesses; here it counts bytes.
@@ -10,6 +10,8 @@ This package differs from Table III in three points:
   also the cost of a byte that is read past the cache (Eq. 7).
 - Cache latencies: the paper takes hit rates and counts of cache accesses from a profiler, which is not available at
   run time. Here, both latencies are slopes of timed kernels. They contain the latency that parallelism does not hide.
+- The CPU's cache: the table has no row for what the CPU loses under H, although the text says that it loses. Here, a
+  constant says how much longer the CPU reads a byte of page-locked memory.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class MachineConstants:
     write_back_ms_per_byte: float = _row("l_mem (Eq. 4)", "changed data back to the CPU")
     memory_ms_per_byte: float = _row("l_mem (Eq. 7)", "data read again past the cache")
     cache_ms_per_byte: float = _row("l_L2", "data read again from the cache")
+    uncached_read_ms_per_byte: float = _row("l_mem (CPU)", "results read by the CPU past its cache")
 
 
 @dataclass(frozen=True, slots=True)

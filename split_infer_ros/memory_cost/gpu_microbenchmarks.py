@@ -23,7 +23,7 @@ _PROBES = {
     Policy.HOST: (Probe.TOUCH_FRESH, Probe.TOUCH_AGAIN),
     Policy.DEVICE: (Probe.TO_DEVICE, Probe.TO_HOST, Probe.KERNEL_DEVICE, Probe.READ_HOST, Probe.REREAD_CACHED),
     Policy.MANAGED: (Probe.KERNEL_MANAGED, Probe.READ_MANAGED),
-    Policy.PINNED: (Probe.KERNEL_PINNED, Probe.REREAD_UNCACHED),
+    Policy.PINNED: (Probe.KERNEL_PINNED, Probe.READ_PINNED, Probe.REREAD_UNCACHED),
 }
 
 
@@ -79,7 +79,9 @@ class GpuMicrobenchmarks:
                 return taken if probe is Probe.TO_HOST else clocked(lambda: read(as_array(memory.host)))
             before = write if policy.maps_on_access else do_nothing
             taken = self._stopwatch.time(lambda: run_kernel(memory), before)
-            return clocked(lambda: read(as_array(memory.host))) if probe is Probe.READ_MANAGED else taken
+            if probe in (Probe.READ_MANAGED, Probe.READ_PINNED):
+                return clocked(lambda: read(as_array(memory.host)))
+            return taken
 
     def _memory_of(self, policy: Policy, nbytes: int) -> Memory:
         """Returns memory of exactly ``nbytes`` bytes, allocated at the first call.

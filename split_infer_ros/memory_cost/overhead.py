@@ -23,8 +23,8 @@ class Overhead:
     Attributes:
         policy: the policy.
         idle_ms: I, the time in which the GPU waits for pages and can run another task's kernels (§IV-B, Fig. 6).
-        busy_ms: the rest of the overhead: copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu,
-            Ca_gpu). Pages that are mapped after the task's own kernels also add to it.
+        busy_ms: the rest of the overhead: copies under D, uncached accesses under H (T_c, and the CPU's reads), and
+            flushes under M (Ca_cpu, Ca_gpu). Pages that are mapped after the task's own kernels also add to it.
     """
 
     policy: Policy
@@ -128,9 +128,13 @@ def _flushed(kernel: Kernel, constants: MachineConstants) -> float:
 
 
 def _direct(task: Task, constants: MachineConstants) -> tuple[float, float]:
-    """Eq. 8: O_H = T_c + sum over N_k of S_i*l_mapping."""
+    """Eq. 8: O_H = T_c + sum over N_k of S_i*l_mapping. The CPU's reads of the results past its cache add to it.
+
+    Eq. 8 leaves these reads out. The paper's text names them as a reason to prefer D or M.
+    """
     accessed_bytes = sum(kernel.launches * kernel.accessed_bytes for kernel in task.kernels)
-    return _times(accessed_bytes, constants.pinned_mapping_ms_per_byte), _cache_loss(task, constants)
+    busy_ms = _cache_loss(task, constants) + _times(task.to_host_bytes, constants.uncached_read_ms_per_byte)
+    return _times(accessed_bytes, constants.pinned_mapping_ms_per_byte), busy_ms
 
 
 def _cache_loss(task: Task, constants: MachineConstants) -> float:

@@ -29,6 +29,7 @@ class Probe(enum.Enum):
     KERNEL_PINNED = "kernel_pinned"  # a kernel changes the bytes in H
     READ_HOST = "read_host"  # the CPU reads the bytes on the host, after a copy from D
     READ_MANAGED = "read_managed"  # the CPU reads the bytes in M, where a kernel has just changed them
+    READ_PINNED = "read_pinned"  # the CPU reads the bytes in H, where a kernel has just changed them
     REREAD_CACHED = "reread_cached"  # reads as many bytes again and again from a block that the cache holds
     REREAD_UNCACHED = "reread_uncached"  # reads as many bytes past the cache: in H, or from memory on a CPU
 

@@ -14,7 +14,7 @@ from two_models_on_gpu import Neighbour, run_together
 
 from benchmarks.co_optimisation import __main__ as co_optimisation
 from benchmarks.co_optimisation.real_gpu import RealGpu
-from benchmarks.co_optimisation.runs import CO, MO, Application, D, serve
+from benchmarks.co_optimisation.runs import CO, MO, SCHEDULERS, Application, D, serve
 from benchmarks.memory_policies.claims import PolicyContest
 from benchmarks.memory_policies.runs import CASES, PolicyRuns
 from split_infer_ros.buffers import cuda
@@ -118,7 +118,7 @@ def test_scheduler_saves_memory_on_a_gpu(
     legal = legal_policies(cuda.device_attributes(0))
     gpu = RealGpu(GPU, APPLICATIONS, SIZE)
     tasks = [each.task(SIZE, gpu.execution_ms(each, 5)) for each in APPLICATIONS.values()]
-    served = {configuration: serve(configuration, tasks, gpu, constants, legal) for configuration in (D, MO, CO)}
+    served = {each: serve(SCHEDULERS[each], tasks, gpu, constants, legal) for each in (D, MO, CO)}
     for configuration, found in served.items():
         record_property(configuration.value, f"{found.total_ms:.3g} ms, {found.memory_bytes:,} bytes")
     assert served[MO].memory_bytes <= served[CO].memory_bytes <= served[D].memory_bytes == 2 * served[MO].memory_bytes

@@ -24,6 +24,7 @@ TX2 = MachineConstants(  # copies at 2.5 GB/s; flushes of 4 us each
     write_back_ms_per_byte=1e-7,
     memory_ms_per_byte=4e-7,
     cache_ms_per_byte=4e-8,
+    uncached_read_ms_per_byte=1e-7,
 )
 AGX = MachineConstants(  # copies ten times as fast, memory 2.5 times, flushes hardly
     copy_start_ms=0.02,
@@ -37,6 +38,7 @@ AGX = MachineConstants(  # copies ten times as fast, memory 2.5 times, flushes h
     write_back_ms_per_byte=4e-8,
     memory_ms_per_byte=1.6e-7,
     cache_ms_per_byte=2e-8,
+    uncached_read_ms_per_byte=4e-8,
 )
 
 

@@ -16,7 +16,7 @@ from split_infer_ros.memory_cost.task import Kernel, Task
 
 D, M, H = POLICIES
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
-UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 
 
 def task(name: str, data: int, accessed: int, kernels: int = 1, cached: int = 0) -> Task:

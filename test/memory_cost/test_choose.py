@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.choose import choose
-from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, MachineConstants
 from split_infer_ros.memory_cost.task import Task
 
 D, M, H = POLICIES
@@ -38,13 +38,13 @@ def test_the_reason_lists_all_predictions() -> None:
     assert choice.policy is D
     assert choice.overheads[M].total_ms == pytest.approx(12e6 * 2e-8 + 0.004 + 0.004)
     assert choice.reason == (
-        "device has the least overhead: device 4.9 ms, managed 0.248 ms (not legal here), pinned 8.88 ms."
+        "device has the least overhead: device 4.9 ms, managed 0.248 ms (not legal here), pinned 9.28 ms."
     )
 
 
 def test_of_equal_policies_the_smaller_footprint_wins() -> None:
     assert choose(Task("nothing to do", 0, 0, (), copies=0), TX2).policy is D
-    free = MachineConstants(*[0.0] * 11)
+    free = MachineConstants(*[0.0] * len(ALL_CONSTANTS))
     assert choose(workload("free", 1, MB, 0), free).policy is M
 
 

@@ -28,6 +28,7 @@ CONSTANTS = MachineConstants(
     write_back_ms_per_byte=1e-2,
     memory_ms_per_byte=7e-3,
     cache_ms_per_byte=2e-3,
+    uncached_read_ms_per_byte=1e-3,
 )
 DIRTY = Kernel(300, written_bytes=100, mapped_bytes=300, cached_bytes=600)
 CLEAN = Kernel(500, written_bytes=400, cached_bytes=1000, latency_hidden=True)
@@ -89,7 +90,16 @@ def test_eq_5_is_the_overhead_of_managed() -> None:
 
 
 def test_eq_6_turns_each_hit_into_a_miss() -> None:
-    assert overhead(TASK, Policy.PINNED, CONSTANTS).busy_ms == pytest.approx(600 * (7e-3 - 2e-3)) == pytest.approx(3.0)
+    silent = replace(TASK, to_host_bytes=0)
+    assert overhead(silent, Policy.PINNED, CONSTANTS).busy_ms == pytest.approx(600 * (7e-3 - 2e-3))
+
+
+def test_pinned_results_are_read_past_the_cpus_cache() -> None:
+    silent = replace(TASK, to_host_bytes=0)
+    assert total(TASK, Policy.PINNED) - total(silent, Policy.PINNED) == pytest.approx(200 * 1e-3)
+    unknown = replace(CONSTANTS, uncached_read_ms_per_byte=math.nan)
+    assert not overhead(TASK, Policy.PINNED, unknown).is_known
+    assert total(silent, Policy.PINNED, unknown) == total(silent, Policy.PINNED)  # exact: nothing is read
 
 
 def test_eq_7_hides_latency_by_much_parallelism() -> None:
@@ -99,12 +109,12 @@ def test_eq_7_hides_latency_by_much_parallelism() -> None:
 
 
 def test_eq_8_is_the_overhead_of_pinned() -> None:
-    assert total(TASK, Policy.PINNED) == pytest.approx(3.0 + (300 + 500) * 5e-3) == pytest.approx(7.0)
+    assert total(TASK, Policy.PINNED) == pytest.approx(3.0 + 0.2 + (300 + 500) * 5e-3)
 
 
 def test_overlap_recovers_idle_minus_busy_time() -> None:
     assert overhead(TASK, Policy.MANAGED, CONSTANTS).recoverable_ms == pytest.approx(1.2 - 0.25 - 2.5)
-    assert overhead(TASK, Policy.PINNED, CONSTANTS).recoverable_ms == pytest.approx(4.0 - 3.0)
+    assert overhead(TASK, Policy.PINNED, CONSTANTS).recoverable_ms == pytest.approx(4.0 - 3.2)
     assert overhead(TASK, Policy.DEVICE, CONSTANTS).idle_ms == 0
 
 
@@ -115,7 +125,7 @@ def test_response_is_execution_plus_overhead() -> None:
 def test_overheads_of_a_slot_and_a_batch() -> None:
     assert total(feature_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.3)
     assert total(feature_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25 + 1.0)
-    assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5)
+    assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5 + 0.1)
     staging = Task("staging", to_device_bytes=100, to_host_bytes=0, kernels=(Kernel(100, mapped_bytes=100),), copies=1)
     assert total(staging, Policy.DEVICE) == pytest.approx(0.5 + 0.2)
     assert total(staging, Policy.MANAGED) == pytest.approx(0.4 + 0.25)
@@ -143,7 +153,7 @@ def test_negative_numbers_are_refused(change: dict[str, object]) -> None:
 
 
 def test_each_constant_is_described() -> None:
-    assert len({row.symbol for row in ALL_CONSTANTS}) == len(ALL_CONSTANTS) == 11
+    assert len({row.symbol for row in ALL_CONSTANTS}) == len(ALL_CONSTANTS) == 12
     assert [row.symbol for row in ALL_CONSTANTS if not row.is_per_byte] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
 
 

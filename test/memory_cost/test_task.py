@@ -12,7 +12,7 @@ from split_infer_ros.memory_cost.task import Kernel, Task, batch_task, feature_t
 from split_infer_ros.memory_cost.traffic import KernelTraffic, kernels_outside, kernels_within
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
-UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 TRAFFIC = [KernelTraffic(10, 20, weight_bytes=5, fresh_bytes=10), KernelTraffic(20, 7, weight_bytes=3, fresh_bytes=20)]
 
 

@@ -29,7 +29,7 @@ D, M, H = Policy.DEVICE, Policy.MANAGED, Policy.PINNED
 SETTINGS = replace(DEFAULT_SETTINGS, split_point="parts.1")  # its features have fewer bytes than the images
 # A byte is copied in 10 s and mapped in 10 s under M: every computation fits into that. A launch costs a nanosecond
 # more under M, so that device memory is best alone and a pair hides what it loses.
-SLOW = MachineConstants(0.0, 1e4, 1e4, 0.0, 1e4, 1e5, 1e-6, 0.0, 0.0, 0.0, 0.0)
+SLOW = MachineConstants(0.0, 1e4, 1e4, 0.0, 1e4, 1e5, 1e-6, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class SimulatedAdvisor(MemoryAdvisor):

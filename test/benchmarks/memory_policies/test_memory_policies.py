@@ -22,16 +22,16 @@ from benchmarks.memory_policies.claims import MIN_ERROR, PolicyContest
 from benchmarks.memory_policies.runs import EXECUTION, Case, PolicyRuns, figure, task_of
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead
 
 CPU = torch.device("cpu")
-UNKNOWN = MachineConstants(*[math.nan] * 11)
+UNKNOWN = MachineConstants(*[math.nan] * len(ALL_CONSTANTS))
 
 
 def test_constants_of_simulated_machines_are_recovered() -> None:
     rows, (off, certain) = bench.recover(10)
-    assert len(rows) == 10 * 11
+    assert len(rows) == 10 * len(ALL_CONSTANTS)
     assert off.found.value == pytest.approx(100 * max(row["error"] for row in rows))
     assert off.found.is_exact
     assert off.verdict == certain.verdict == Verdict.HOLDS
@@ -158,7 +158,7 @@ def test_one_calibration_is_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert once.claims() == []
     first, *constants = once.rows()
     assert (first["what"], first["turns"]) == ("calibration", 1)
-    assert len(constants) == 11
+    assert len(constants) == len(ALL_CONSTANTS)
 
 
 def test_ten_calibrations_are_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_the_command_reports_made_up_figures(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(bench, "run", run)
     found = reported(bench.main, tmp_path, "--quick")
     assert [claim["verdict"] for claim in found["claims"]] == ["holds", "holds"]
-    assert len(found["rows"]) == 10 * 11
+    assert len(found["rows"]) == 10 * len(ALL_CONSTANTS)
 
 
 @pytest.mark.slow

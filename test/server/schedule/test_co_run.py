@@ -16,7 +16,7 @@ from split_infer_ros.server.schedule.request import Request
 from split_infer_ros.server.schedule.scheduler import RequestBatch, Rules, decide
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
-UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 D, M = Policy.DEVICE, Policy.MANAGED
 
 
