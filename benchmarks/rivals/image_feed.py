@@ -57,15 +57,16 @@ class ImageFeed:
         return self._done[0], self._done[num_batches]
 
     def figures(self, num_batches: int) -> Figures:
-        """Returns the speed of the timed batches, and their median latency.
+        """Returns the speed of the timed batches, their median latency, and the number of all images of the turn.
 
         Speed is ``images_per_s``. Latency is ``latency_s``, from the moment that the rival takes a batch to its last
-        result.
+        result. The number is ``images``; it includes images that are not timed.
         """
         start, end = self.timed_span(num_batches)
         latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
         return {
             "images_per_s": num_batches * self.batch_size / (end - start),
+            "images": float(len(self._done) * self.batch_size),
             "latency_s": statistics.median(latencies_s[1 : num_batches + 1]),
         }
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from benchmarks.common.energy import FIGURE, EnergyMeter
 from benchmarks.common.turns import rotated
 from benchmarks.rivals.head_process import Weights
 from benchmarks.rivals.image_feed import Batches, Figures, ImageFeed
@@ -245,18 +246,24 @@ def figures_of_turns(
     rivals: Mapping[str, Rival],
     number: int,
     num_batches: int,
+    *,
     usage_of: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
+    energy: EnergyMeter,
 ) -> Figures:
     """Lets each rival take a turn, in an order that changes with ``number``. Returns the figures by ``figure_key``.
+
+    ``joules_per_image`` is added to a rival's own figures; see ``EnergyMeter``. It is NaN without a sensor.
 
     Args:
         rivals: the rivals, by name.
         number: the number of the turn, from 0.
         num_batches: how many batches of each rival are timed.
         usage_of: returns the context in which a rival's batches run.
+        energy: measures the energy of each turn.
     """
     figures: Figures = {}
     for name in rotated(list(rivals), number):
-        of_rival = rivals[name].take_turn(num_batches, usage_of(name))
+        of_rival = rivals[name].take_turn(num_batches, energy.around(usage_of(name)))
+        of_rival[FIGURE] = energy.joules / of_rival["images"]
         figures |= {figure_key(name, figure): value for figure, value in of_rival.items()}
     return figures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.common.energy import EnergyMeter
 from benchmarks.common.turns import Contest
 from benchmarks.rivals.paper_000 import papers_split_point
 from benchmarks.rivals.pipelines import Rival, SplitPipeline, figure_key, figures_of_turns
@@ -95,6 +96,7 @@ class Cell:
     ) -> None:
         self._subject, self._engine, self._batch_size = subject, engine, batch_size
         self._num_batches, self._competitors = num_batches, competitors
+        self._energy = EnergyMeter()
         self._model = subject.model(engine)
         profile = subject.measure(engine, batch_size)
         self._choice = plan(profile, batch_sizes=[batch_size])
@@ -159,7 +161,7 @@ class Cell:
         )
 
     def _turn(self, number: int) -> dict[str, float]:
-        return figures_of_turns(self._rivals, number, self._num_batches)
+        return figures_of_turns(self._rivals, number, self._num_batches, energy=self._energy)
 
     def _agreement(self, rival: Rival) -> float:
         """Returns the share of a rival's results that are those of the optimised whole model."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.energy import FIGURE, energy_row
 from benchmarks.common.estimate import median
 from benchmarks.common.report import Curve, Panel, Report
 from benchmarks.common.rows import finite, in_ms, measured, of_estimate
@@ -39,6 +40,7 @@ def rows_of(result: CellResult) -> list[dict[str, Any]]:
             "configuration": rival,
             "timed_images": result.timed_images,
             "agreement": result.agreement[rival],
+            **energy_row(result.samples(rival, FIGURE)),
             **measured(images_per_s=result.samples(rival, SPEED), batch_ms=in_ms(result.samples(rival, latency))),
         }
         if rival in result.split_points:

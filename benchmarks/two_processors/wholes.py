@@ -14,7 +14,7 @@ from benchmarks.rivals.pipelines import SplitPipeline, WholeModel
 from benchmarks.two_processors.subject import Subject
 from split_infer_ros.runtime.num_threads import use_one_thread
 
-SUMMED = "images_per_s"
+SUMMED = ("images_per_s", "images")  # figures of lanes that add up
 
 
 class AsBuilt:
@@ -75,5 +75,5 @@ class TwoLanes:
 
 
 def together(lanes: Sequence[Figures]) -> Figures:
-    """Returns the figures of pipelines that run at the same time: the sum of their speeds, and the mean of the rest."""
-    return {name: sum(lane[name] for lane in lanes) / (1 if name == SUMMED else len(lanes)) for name in lanes[0]}
+    """Returns the figures of pipelines that run at the same time: sums of ``SUMMED``, and means of the rest."""
+    return {name: sum(lane[name] for lane in lanes) / (1 if name in SUMMED else len(lanes)) for name in lanes[0]}

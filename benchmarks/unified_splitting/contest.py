@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common.claim import Claim
+from benchmarks.common.energy import FIGURE, EnergyMeter, energy_row
 from benchmarks.common.turns import Contest
 from benchmarks.common.usage import Usage
 from benchmarks.rivals.image_feed import ImageFeed
@@ -91,7 +92,7 @@ class Match:
             for fixed in subject.fixed_split_points(planners, batch_size):
                 split_points[f"split, split point {fixed}"] = fixed
         self._fixed = [name for name in split_points if name != self._planners]
-        self._usage = Usage()
+        self._usage, self._energy = Usage(), EnergyMeter()
         pipelines = {name: subject.split_at(split_point, batch_size) for name, split_point in split_points.items()}
         pipelines[TWO_PROCESSES] = subject.split_at(planners, batch_size, two_processes=True)
         self._copies = {
@@ -134,7 +135,7 @@ class Match:
         }
 
     def _turn(self, number: int) -> dict[str, float]:
-        return figures_of_turns(self._rivals, number, self.batches_a_turn, self._usage.of)
+        return figures_of_turns(self._rivals, number, self.batches_a_turn, usage_of=self._usage.of, energy=self._energy)
 
     @property
     def _baseline_labels(self) -> list[int]:
@@ -149,6 +150,7 @@ class Match:
             "timed_samples": self.contest.turns * self.batches_a_turn * self._batch_size,
             "agreement": rival.feed.agreement(self._baseline_labels),
             **self._usage.row(name),
+            **energy_row(self.contest.figures[figure_key(name, FIGURE)]),
         }
         if isinstance(rival, SplitPipeline):
             row |= {

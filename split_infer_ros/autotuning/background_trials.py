@@ -19,6 +19,7 @@ from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.heat import Processor
 
 MAX_PROCESSOR_S = 120.0  # the most processor time for the trials of a model
 MAX_TRIAL_S = 600.0  # a trial waits while frames take all cores
@@ -149,11 +150,16 @@ class TrialRivals:
     def __init__(self, trials: BackgroundTrials) -> None:
         self._trials = trials
         self._found: list[str] = []  # what was found, in words
+        self._hot: Processor | None = None  # while it is too hot, no trials run
 
     @property
     def summary(self) -> str:
         """What was tried, what it gained, what is left and what it cost, in words."""
         return "; ".join(self._found)
+
+    def again(self, hot: Processor | None) -> None:
+        """Runs no trials while a processor is too hot. Goes on with them once it has cooled."""
+        self._hot = hot
 
     def interrupt(self) -> None:
         """Ends a trial that is under way, from any thread."""

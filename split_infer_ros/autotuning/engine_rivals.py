@@ -12,17 +12,21 @@ from split_infer_ros.autotuning.background_trials import BackgroundTrials, Trial
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import describe_comparison, measured_configs, name_of
 from split_infer_ros.autotuning.spaces import micro_batches_of, network_space, served_config, thread_counts
+from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database, best_of
+from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.search.space import Config
+from split_infer_ros.server.improving.measures import CoolMeasure
 from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_engines import engines_for
+from split_infer_ros.telemetry.heat import Processor
 from split_infer_ros.telemetry.machine import num_cores
 
 NO_FASTER = 0.999  # the highest gain of a rival that was taken back; rounding must not make it the fastest
@@ -57,8 +61,11 @@ class EngineRivals(TrialRivals):
     ) -> Rival | None:
         """Returns the next engine or setting that may be faster; see ``Rivals.next``.
 
-        What was measured meanwhile, for another model of this network or by another node, needs no trial.
+        What was measured meanwhile, for another model of this network or by another node, needs no trial. While a
+        processor is too hot, what this machine has measured is proposed, the fastest first.
         """
+        if self._hot is not None:
+            return self._measured(model, self._hot)
         known = self._known(model)
         if known is not None:
             return known
@@ -92,6 +99,13 @@ class EngineRivals(TrialRivals):
         done |= {name_of(as_is)} | self._settled
         return {name: config for config in configs if (name := name_of(config)) not in done}
 
+    def again(self, hot: Processor | None) -> None:
+        """Proposes again what was compared before, because a processor has become too hot, or has cooled."""
+        super().again(hot)
+        self._settled.clear()
+        self._tries.clear()
+        self._found.clear()  # otherwise the summary would grow with each hot day
+
     def settle(self, verdict: Verdict) -> None:
         """Records what turns on live frames have shown about the latest rival, if it comes from a trial.
 
@@ -114,6 +128,25 @@ class EngineRivals(TrialRivals):
         if best is None or name_of(best.config) in {name_of(model.execution_config.as_json()), *self._settled}:
             return None
         return self._rival(ExecutionConfig.from_json(best.config))
+
+    def _measured(self, model: SplitModel, hot: Processor) -> Rival | None:
+        """Returns the next configuration that runs on this machine, the fastest first; None if none is left.
+
+        Compiled ones are left out, because compiling heats the machine further.
+        """
+        self._settled.add(name_of(model.execution_config.as_json()))  # whatever takes its place has won against it
+        task, engines = network_task(model, self._trials.batch_size), engines_for(model, model.precision)
+        records = self._database.find(Key.here(str(model.device)), task)
+        for record in sorted((each for each in records if each.error is None), key=lambda each: each.median_s):
+            config = ExecutionConfig.from_json(record.config)
+            if (config.precision, config.compiler) != (model.precision, Compiler.NONE) or config.segments:
+                continue
+            if name_of(record.config) in self._settled or config.engine_text not in engines:
+                continue
+            rival = self._rival(config)
+            if rival is not None:
+                return replace(rival, measure=CoolMeasure(hot))
+        return None
 
     def _judged(self, name: str, records: list[Record]) -> Rival | None:
         """Returns the second one of a trial as a rival of the first one, unless it fails or is clearly slower."""

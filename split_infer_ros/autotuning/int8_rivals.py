@@ -56,6 +56,8 @@ class Int8Rivals(PendingRivals):
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
     ) -> Rival | None:
         """Returns the next model in int8; see ``Rivals.next``."""
+        if self._hot is not None:
+            return None
         while self._pending is None and not is_over() and self._scope < self._num_scopes:
             try:
                 self._pending = self._proposed(model, split_point, is_over, take_image)

@@ -52,6 +52,8 @@ class PrecisionRivals(PendingRivals):
         self, model: SplitModel, split_point: str, is_over: Callable[[], bool], take_image: TakeImage
     ) -> Rival | None:
         """Returns the next precision that may be faster; see ``Rivals.next``."""
+        if self._hot is not None:
+            return None
         if self._left is None:
             self._left = self._timed(model, split_point, is_over)
         while self._pending is None and self._left:

@@ -24,7 +24,8 @@ from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.setting import setting
-from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, total_watts
+from split_infer_ros.telemetry.power import MeanPower, measures_power, total_watts
+from split_infer_ros.telemetry.sensors import Reading, Sensors, SensorUnit
 
 POWER_PERIOD_S = 0.2  # time between two readings of the sensors
 
@@ -86,7 +87,7 @@ class StatsNode(ManagedNode[StatsParameters]):
         self._ended_source = ""
         self._ended = create_subscription(self, String, ENDED_TOPIC, self._receive_end, LATCHED)
         self._own_timers = [create_steady_timer(self, self.values.period_s, self._publish)]
-        if not math.isnan(total_watts(self._sensors.read())):
+        if measures_power(self._sensors.read()):
             self._own_timers.append(create_steady_timer(self, POWER_PERIOD_S, self._sample_power))
 
     def deactivate(self) -> None:
@@ -117,21 +118,22 @@ class StatsNode(ManagedNode[StatsParameters]):
 
     def _publish(self) -> None:
         with self._publish_lock:
-            readings = self._read_sensors()
-            watts = self._power.take()
+            temperatures = [reading for reading in self._read_sensors() if reading.unit is SensorUnit.CELSIUS]
+            powers = self._power.take()
             with self._lock:
                 health = dict(sorted(self._health.items()))
             stats = {tenant: each.take_rates() for tenant, each in health.items()}
-            self._publish_stats(stats, readings, watts)
+            self._publish_stats(stats, [*powers, *temperatures])
             self._publish_diagnostics(health, stats)
 
-    def _publish_stats(self, stats: Mapping[str, PipelineStats], readings: Sequence[Reading], watts: float) -> None:
+    def _publish_stats(self, stats: Mapping[str, PipelineStats], readings: Sequence[Reading]) -> None:
         """Publishes the stats of each tenant.
 
         All tenants get the same energy: the machine's power / all images per second.
         """
         for tenant in self._stats.keys() - stats.keys() - {""}:
             self._stats.pop(tenant).destroy()
+        watts = total_watts(readings)
         images_hz = sum(each.published_hz for each in stats.values())
         for tenant, each in stats.items():
             if tenant not in self._stats:
@@ -155,9 +157,9 @@ class StatsNode(ManagedNode[StatsParameters]):
             self._read_sensors()
 
     def _read_sensors(self) -> list[Reading]:
-        """Reads all sensors and adds their power to the mean power; returns the readings."""
+        """Reads all sensors and adds their power and energy to the mean power. Returns the readings."""
         readings = self._sensors.read()
-        self._power.add(total_watts(readings), time.monotonic())
+        self._power.add(readings, time.monotonic())
         return readings
 
     def _create_publisher(self, tenant: str) -> IntraProcessPublisher:

@@ -18,6 +18,7 @@ from split_infer_ros.server.split_chooser import AUTO, FilledIn, Request, SplitC
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Goal, SplitChoice
 from split_infer_ros.split.profile import FindProfile
+from split_infer_ros.telemetry.heat import Processor
 
 
 class AutoSplit:
@@ -45,6 +46,7 @@ class AutoSplit:
         self._chooser = chooser
         self._say = say
         self._controller: SplitController | None = None
+        self._is_hot = False  # a processor, so the controller moves nothing
         self._requested: Request | None = None
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _refuse_without_stage
@@ -139,7 +141,7 @@ class AutoSplit:
         """Returns the batch sizes at which the profile for a request is needed."""
         return self._chooser.profiled_sizes(request)
 
-    def replan(self, find_profile: FindProfile, request: Request) -> list[SplitChoice]:
+    def replan(self, find_profile: FindProfile, request: Request, hot: Processor | None = None) -> list[SplitChoice]:
         """Uses another profile from now on. Returns the choices that turns on live frames should compare.
 
         The split point stays. Nothing is returned if the request is not in force any more.
@@ -147,6 +149,8 @@ class AutoSplit:
         Args:
             find_profile: finds the profile of the model that serves now. Nothing is measured.
             request: the ``open_request`` for which the profile was measured.
+            hot: the processor that is too hot; None: there is none. While there is one, the split point does not follow
+                the stages' times, because that could undo what spares the processor.
 
         Raises:
             ConfigurationError: there is no profile.
@@ -154,7 +158,8 @@ class AutoSplit:
         with self._lock:
             if request != self._requested:
                 return []
-            self._controller, choices = self._chooser.replan(find_profile, request)
+            controller, choices = self._chooser.replan(find_profile, request, hot)
+            self._controller, self._is_hot = controller, hot is not None
             return choices
 
     def settle(self, winner: SplitChoice | None, request: Request) -> None:
@@ -212,7 +217,7 @@ class AutoSplit:
         with self._lock:
             before = self._settings
             point = before.split_point, before.batch_size
-            if self._controller is None or (settings.split_point, settings.batch_size) != point:
+            if self._controller is None or self._is_hot or (settings.split_point, settings.batch_size) != point:
                 return  # a batch from before the last change
             choice = self._controller.observe(
                 *point, num_images=num_images, backbone_s=backbone_s, head_s=head_s, now=now

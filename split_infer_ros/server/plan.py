@@ -25,7 +25,8 @@ from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
-IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lane_limit")  # settings that can change in the same memory
+# settings that can change in the same memory
+IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy", "lane_limit", "max_temperature_c")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,6 +64,7 @@ class ServedModel:
         head: the head's stage; None if the head is elsewhere.
         lanes: decides whether the model's batches may use lanes.
         improvement: what was tried while the model served, what that gained, and whether the search goes on.
+        heat: what the processors' temperature is, and what that changes; empty if it has no bound.
         undone: why another precision was taken back; empty if none was.
         is_contested: whether a rival's plan takes turns with its own; then no two models share an execution.
         failed: whether the model could be loaded, but failed to run even once.
@@ -88,7 +89,7 @@ class ServedModel:
         self.failed = self.is_contested = False
         self._changed = changed
         self._observers: tuple[Callable[[Batch], None], ...] = (split.observe,)
-        self.improvement = self.undone = ""
+        self.improvement = self.undone = self.heat = ""
         self._flow = Flow()
         self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
@@ -179,7 +180,7 @@ class ServedModel:
         return replace(
             report,
             memory_reason=report.memory_reason + self.co_runs.reason,
-            improvement="; ".join(filter(None, (self.undone, self.improvement))),
+            improvement="; ".join(filter(None, (self.undone, self.heat, self.improvement))),
             left_out=dict(self.head.left_out) if self.head is not None else {},
         )
 

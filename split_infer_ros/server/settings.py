@@ -93,4 +93,12 @@ class StageSettings(WeightsSettings):
         read_only=True,
         purpose=COMPUTING,
     )
+    max_temperature_c: float = setting(
+        0.0,
+        "Above this temperature of the CPU or the GPU, ways to run the model are preferred that need less time of that "
+        "processor, until it is 5 degrees cooler; see improve. They never serve fewer frames. 0: no limit.",
+        minimum=0.0,
+        maximum=150.0,
+        purpose=COMPUTING,
+    )
     lane_limit: float = 1.0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from split_infer_ros.server.improving.improve import Improve
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.controller import SplitController
-from split_infer_ros.split.planner import Goal, Objective, SplitChoice, plan, predict, shortlist
-from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile
+from split_infer_ros.split.planner import Goal, Objective, SplitChoice, coolest, plan, predict, shortlist
+from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile, ProfilePoint
 from split_infer_ros.split.split_points import OUTPUT
+from split_infer_ros.telemetry.heat import Processor
 
 AUTO = "auto"
 DEFAULT = "default"
@@ -82,7 +84,7 @@ class SplitChooser:
         more_sizes: Sequence[int] = (),
         improve: Improve = Improve.BEFORE_START,
     ) -> None:
-        self._batch_sizes = BATCH_SIZES[device_type]
+        self._device_type, self._batch_sizes = device_type, BATCH_SIZES[device_type]
         self._find_profile = find_profile
         self._dwell_s = dwell_s
         self._default, self._has_choice = default, has_choice
@@ -130,27 +132,44 @@ class SplitChooser:
         """Returns the batch sizes at which the profile for a request is needed."""
         return sorted({*self._sizes(request), *self._more_sizes})
 
-    def replan(self, find_profile: FindProfile, request: Request) -> tuple[SplitController, list[SplitChoice]]:
+    def replan(
+        self, find_profile: FindProfile, request: Request, hot: Processor | None = None
+    ) -> tuple[SplitController, list[SplitChoice]]:
         """Uses another profile from now on. Nothing is measured.
+
+        Args:
+            find_profile: finds the profile.
+            request: what was requested.
+            hot: the processor that is too hot; None: there is none.
 
         Returns:
             What moves the split point by this profile, and the choices that turns on live frames should compare. These
             are the ``shortlist``, the default split point and the whole model in the backbone. The last two need no
             prediction. For ``throughput`` they have the largest batch size: predictions know nothing of lanes, and no
-            frame waits for others.
+            frame waits for others. While a processor is hot, the choices are the ``coolest`` and the whole model in the
+            backbone.
 
         Raises:
             ConfigurationError: there is no profile.
         """
         self._find_profile = find_profile
         profile, goal = self._profile(request, may_measure=False), request[2]
-        choices = shortlist(profile, goal.objective, goal.latency_bound_s, self._sizes(request))
+        if hot is None:
+            choices = shortlist(profile, goal.objective, goal.latency_bound_s, self._sizes(request))
+        else:
+            choices = coolest(profile, partial(self._busy_s, hot), goal.latency_bound_s, self._sizes(request))
         size, measured = request[1] or 1, {point.batch_size for point in profile.points}
         if goal.objective is Objective.THROUGHPUT:
             size = max(measured.intersection(self._sizes(request)), default=size)
         plain = [profile.point(name, size) for name in (self._default, OUTPUT)]
         choices += [predict(profile, point, goal.latency_bound_s) for point in plain if point is not None]
         return self._controller(profile, request), list(dict.fromkeys(choices))
+
+    def _busy_s(self, hot: Processor, point: ProfilePoint) -> float:
+        """Returns how long a batch keeps a hot processor busy, in seconds. The head runs on the CPU."""
+        on_cpu = self._device_type == "cpu"
+        backbone_s, head_s = point.preprocess_s + point.backbone_s + point.hand_over_s, point.head_s + point.decode_s
+        return backbone_s * (on_cpu or hot is Processor.GPU) + head_s * (hot is Processor.CPU)
 
     def _sizes(self, request: Request) -> Sequence[int]:
         """Returns the batch sizes to choose among."""

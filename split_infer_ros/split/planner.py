@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
@@ -136,6 +136,29 @@ def shortlist(
     if lowest is best:
         return found[:SHORTLISTED]
     return [*[choice for choice in found if choice is not lowest][: SHORTLISTED - 1], lowest]
+
+
+def coolest(
+    profile: Profile,
+    busy_s: Callable[[ProfilePoint], float],
+    latency_bound_s: float = math.inf,
+    batch_sizes: Collection[int] | None = None,
+) -> list[SplitChoice]:
+    """Returns the choices that need the least time of a hot processor for an image, the least first.
+
+    Choices beyond the latency bound are left out. Choices that are predicted to serve fewer images stay: frames may
+    come more slowly than the fastest choice could serve them.
+
+    Args:
+        profile: the profile of a model on this machine.
+        busy_s: returns how long a batch keeps the hot processor busy, in seconds.
+        latency_bound_s: the longest allowed latency, in seconds.
+        batch_sizes: the batch sizes to choose among; None for all that were measured.
+    """
+    points = [point for point in profile.points if batch_sizes is None or point.batch_size in batch_sizes]
+    points.sort(key=lambda point: busy_s(point) / point.batch_size)
+    choices = [predict(profile, point, latency_bound_s) for point in points]
+    return [choice for choice in choices if choice.within_bound][:SHORTLISTED]
 
 
 def _ranked(

@@ -18,6 +18,7 @@ from typing import Any
 
 from split_infer_ros.runtime.gpu_files import has_nvidia_driver
 from split_infer_ros.runtime.usage_reports import stop_usage_reports
+from split_infer_ros.telemetry.sensors import Sensors
 
 MB = 2**20
 SHARED_MEMORY_BYTES = 256 * MB  # room for the image segments of a few nodes and for a slot pool
@@ -77,6 +78,7 @@ def check_machine(shared_memory: Path) -> list[Finding]:
         *check_torch(torch, try_import("torchvision")),
         *check_gpu(torch),
         *check_engines(try_import("onnx"), try_import("onnxruntime"), try_import("openvino")),
+        *check_sensors(Sensors.find()),
         check_shared_memory(shared_memory),
         *check_limits(),
     ]
@@ -156,6 +158,21 @@ def _gpu(torch: Any, runtime: Any, index: int) -> Finding:
             answer = "not told"
         parts.append(f"{meaning}: {answer}")
     return Finding(Level.OK, f"GPU {index}", ", ".join(parts))
+
+
+def check_sensors(sensors: Sensors) -> list[Finding]:
+    """Checks which sensors of power, energy and temperature answer, and why others do not."""
+    readings, faults = sensors.read(), sensors.faults()
+    found = ", ".join(f"{reading.name} {reading.value:.1f} {reading.unit.value}" for reading in readings)
+    findings = [Finding(Level.OK, "Sensors", found)] if found else []
+    if faults:
+        told = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+        advice = "they count neither for the energy nor for max_temperature_c."
+        findings.append(Finding(Level.NOTE, "Silent sensors", told, advice=advice))
+    if not findings:
+        advice = "there is nothing to do: stats tell no energy, and max_temperature_c has no effect."
+        findings.append(Finding(Level.NOTE, "Sensors", "none of power, energy or temperature", advice=advice))
+    return findings
 
 
 def check_shared_memory(folder: Path) -> Finding:

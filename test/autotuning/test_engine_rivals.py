@@ -19,11 +19,13 @@ from split_infer_ros.autotuning.trial_process import TrialOutcome
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.runtime import num_threads
+from split_infer_ros.server.improving.measures import BackboneMeasure, CoolMeasure
 from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.heat import Processor
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -262,3 +264,53 @@ def test_large_batches_run_in_micro_batches(
     rivals.settle(Verdict(1.1, 1.06, 1.2))
     assert proposed(rivals, rival.model) is None
     assert set(trials.asked) == set(trials.costs)
+
+
+def test_in_heat_what_was_measured_is_proposed_without_trials(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 1.5})  # clearly slower, so it met no live frame
+    rivals = opened(trials, database)
+    assert proposed(rivals, model) is None
+    kept, asked = costs_of(database), list(trials.asked)
+    rivals.again(Processor.CPU)
+    rival = proposed(rivals, model)
+    assert rival is not None
+    assert (rival.name, rival.measure) == ("openvino", CoolMeasure(Processor.CPU))
+    rivals.settle(Verdict(1.4, 1.3, 1.5, meaning=rival.measure.meaning))
+    assert proposed(rivals, rival.model) is None, "it has just won against the other one"
+    assert rivals.summary == "openvino is 1.40 times as sparing of the CPU (1.30 to 1.50) on live frames"
+    assert costs_of(database) == kept, "a processor's time says nothing of a model's speed"
+    rivals.again(None)
+    back = proposed(rivals, rival.model)
+    assert back is not None
+    assert (back.name, back.measure) == ("onnxruntime", BackboneMeasure())
+    assert trials.asked == asked
+
+
+def test_in_heat_nothing_is_tried_that_was_never_measured(model: SplitModel, database: Database) -> None:
+    trials = Trials({"onnxruntime": 1.0, "openvino": 0.5})
+    rivals = opened(trials, database)
+    rivals.again(Processor.CPU)
+    assert proposed(rivals, model) is None
+    assert trials.asked == []
+    rivals.again(None)
+    assert proposed(rivals, model) is not None
+
+
+def test_in_heat_what_failed_in_its_trial_is_left_out(model: SplitModel, database: Database) -> None:
+    rivals = opened(Trials({"onnxruntime": 1.0, "openvino": CRASH}), database)
+    assert proposed(rivals, model) is None
+    rivals.again(Processor.CPU)
+    assert proposed(rivals, model) is None
+
+
+def test_summaries_do_not_grow_with_each_hot_day(model: SplitModel, database: Database) -> None:
+    rivals = opened(Trials({"onnxruntime": 1.0, "openvino": 1.5}), database)
+    proposed(rivals, model)
+    lengths = set()
+    for _ in range(3):
+        for hot in (Processor.CPU, None):
+            rivals.again(hot)
+            while (rival := proposed(rivals, model)) is not None:
+                rivals.settle(Verdict(0.9, 0.8, 0.95, meaning=rival.measure.meaning))
+        lengths.add(len(rivals.summary))
+    assert len(lengths) == 1

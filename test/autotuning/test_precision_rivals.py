@@ -25,6 +25,7 @@ from split_infer_ros.server.improving.turns import CLEARLY_SLOWER, Verdict
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.heat import Processor
 
 pytest.importorskip("torch")
 SPEC = ModelSpec("shapes", device="cpu", on_torch=True)
@@ -174,3 +175,11 @@ def test_precisions_are_tried_only_if_the_user_and_the_processor_allow_them(
         BackgroundTrials(SPEC), database, load_model(SPEC), wanted, engines, min_agreement=0.0
     )
     assert [type(each) for each in found] == kinds
+
+
+def test_in_heat_no_precision_is_tried(database: Database) -> None:
+    rivals = opened(Trials(fp32=2.0, fp16=1.5, bf16=1.0), database)
+    rivals.again(Processor.CPU)
+    assert proposed(rivals) is None
+    rivals.again(None)
+    assert proposed(rivals) is not None

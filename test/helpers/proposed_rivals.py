@@ -13,6 +13,7 @@ from split_infer_ros.server.improving.measures import BatchSample
 from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.heat import Processor
 
 
 class Proposed:
@@ -27,6 +28,7 @@ class Proposed:
         asked: how often a rival was asked for.
         closed: how often it was told to free what trials needed.
         is_done: whether no further rival was left to propose.
+        hot: the hot processors of which it was told, and None for each time that one had cooled.
     """
 
     summary = "tried"
@@ -36,6 +38,7 @@ class Proposed:
         self.refusals: list[str] = []
         self.asked = self.closed = 0
         self.is_done = False
+        self.hot: list[Processor | None] = []
         self._left = [
             each if isinstance(each, Rival) else Rival("rival", each, min_agreement=min_agreement) for each in rivals
         ]
@@ -56,6 +59,9 @@ class Proposed:
     def refuse(self, reason: str) -> None:
         self.refusals.append(reason)
         del self._left[0]
+
+    def again(self, hot: Processor | None) -> None:
+        self.hot.append(hot)
 
     def interrupt(self) -> None:
         pass

@@ -162,14 +162,26 @@ class SimulatedSensors:
         return [Reading("VDD_IN", 10.0, SensorUnit.WATT)]
 
 
-def test_energy_is_divided_among_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_node.Sensors, "find", SimulatedSensors)
+class SimulatedCounter:
+    """The energy counter of a package that takes 10 W."""
+
+    def read(self) -> list[Reading]:
+        return [Reading("package-0", 10.0 * time.monotonic(), SensorUnit.JOULE)]
+
+
+@pytest.mark.parametrize("sensors", [SimulatedSensors, SimulatedCounter])
+def test_energy_is_divided_among_images(
+    context: Context, monkeypatch: pytest.MonkeyPatch, sensors: type[SimulatedSensors | SimulatedCounter]
+) -> None:
+    monkeypatch.setattr(stats_node.Sensors, "find", sensors)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")
         stats = found.wait_for_one(
             lambda message: message.published_hz > 0 and message.joules_per_image > 0, "energy", START_S
         )
-        assert stats.joules_per_image * stats.published_hz == pytest.approx(10.0, rel=1e-5)
+        # the time of a counter's reading is a little later than the counter's own
+        assert stats.joules_per_image * stats.published_hz == pytest.approx(10.0, rel=0.02)
+        assert [(sensor.unit, sensor.value) for sensor in stats.sensors] == [("W", pytest.approx(10.0, rel=0.02))]
         pipeline.nodes["camera"].trigger_deactivate()
         found.wait_for_one(
             lambda message: message.report.received and not message.published_hz, "a period without images", START_S

@@ -21,6 +21,7 @@ from split_infer_ros.server.split_chooser import AUTO, BATCH_SIZES, SplitChooser
 from split_infer_ros.server.timeline import Timeline
 from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
+from split_infer_ros.telemetry.heat import Processor
 
 # Seconds an image. The middle is best; once the head is four times slower, the late split point is.
 BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030}
@@ -371,3 +372,17 @@ def test_settings_cannot_change_without_a_stage() -> None:
     split.begin(StageSettings(), THROUGHPUT)
     with pytest.raises(ConfigurationError, match="no stage yet"):
         split.configure(StageSettings(split_point="early"), Goal(Objective.THROUGHPUT, latency_bound_s=math.inf))
+
+
+def test_in_heat_the_split_point_does_not_follow_the_stages(harness: Harness) -> None:
+    harness.measured = set(BATCH_SIZES["cpu"])
+    harness.split.begin(OPEN, THROUGHPUT)
+    request = harness.split.open_request
+    assert request is not None
+    before = harness.split.settings
+    harness.split.start()
+    for hot, stays in ((Processor.CPU, True), (None, False)):
+        harness.split.replan(harness.find, request, hot)
+        harness.run(before, 20, head_slower=20.0)
+        settle(harness)
+        assert (harness.split.settings == before) is stays

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.planner import HOPELESS, SHORTLISTED, Objective, SplitChoice, next_to_run, plan, shortlist
+from split_infer_ros.split.planner import (
+    HOPELESS,
+    SHORTLISTED,
+    Objective,
+    SplitChoice,
+    coolest,
+    next_to_run,
+    plan,
+    shortlist,
+)
 from split_infer_ros.split.profile import Profile, ProfilePoint, StageContention
 
 SEPARATE = StageContention()
@@ -193,3 +202,29 @@ def test_every_shortlist_begins_with_the_plan_and_has_the_lowest_latency(
     assert min(choice.latency_s for choice in found) == lowest_s
     limit_s = HOPELESS * max(lowest_s, min(bound_s, objective.latency_limit * lowest_s))
     assert all(choice.latency_s <= limit_s for choice in found)
+
+
+def test_the_coolest_choices_need_the_least_time_of_a_processor_for_an_image():
+    on_gpu = coolest(HAND_MADE, lambda point: point.backbone_s)
+    assert points_of(on_gpu) == [("input", 1), ("input", 8), ("middle", 8)]
+    on_cpu = coolest(HAND_MADE, lambda point: point.head_s, batch_sizes=[1])
+    assert points_of(on_cpu) == [("output", 1), ("late", 1), ("middle", 1)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(0.0, 1.0), st.floats(0.001, 1.0)), min_size=1, max_size=12),
+    st.floats(0.001, 3.0),
+)
+def test_the_coolest_choices_keep_the_bound_and_none_within_it_is_cooler(rows, bound_s):
+    drawn = profile(*[(f"p{index}", *row) for index, row in enumerate(rows)])
+
+    def busy_s(point: ProfilePoint) -> float:
+        return point.backbone_s / point.batch_size
+
+    found = coolest(drawn, lambda point: point.backbone_s, bound_s)
+    points = {(point.split_point, point.batch_size): point for point in drawn.points}
+    allowed = [point for point in points.values() if drawn.latency_s(point) <= bound_s]
+    assert len(found) == min(SHORTLISTED, len(allowed))
+    assert all(choice.within_bound for choice in found)
+    chosen = [busy_s(points[choice.split_point, choice.batch_size]) for choice in found]
+    assert chosen == sorted(map(busy_s, allowed))[: len(found)]

@@ -13,10 +13,12 @@ from split_infer_ros.telemetry.checkup import (
     check_gpu,
     check_limits,
     check_machine,
+    check_sensors,
     check_shared_memory,
     check_torch,
     format_findings,
 )
+from split_infer_ros.telemetry.sensors import Sensor, Sensors, SensorUnit
 
 
 def test_each_finding_has_a_line_and_a_conclusion_follows() -> None:
@@ -131,3 +133,16 @@ def test_low_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     buffers.write_text("33554432\n")
     limits[resource.RLIMIT_NOFILE] = resource.RLIM_INFINITY
     assert [finding.level for finding in check_limits(buffers)] == [Level.OK, Level.OK, Level.OK]
+
+
+def test_sensors_that_answer_and_those_that_do_not_are_told() -> None:
+    def refuse() -> float:
+        raise PermissionError(13, "Permission denied", "/sys/energy_uj")
+
+    answers, silent = Sensor("GPU 0", SensorUnit.CELSIUS, lambda: 41.0), Sensor("psys", SensorUnit.JOULE, refuse)
+    fine, poor = check_sensors(Sensors([answers, silent]))
+    assert (fine.level, fine.found) == (Level.OK, "GPU 0 41.0 C")
+    assert (poor.level, poor.advice) == (Level.NOTE, "they count neither for the energy nor for max_temperature_c.")
+    assert poor.found == "psys (J): this user may not read /sys/energy_uj; as root: chmod o+r /sys/energy_uj"
+    (none,) = check_sensors(Sensors([]))
+    assert none.level is Level.NOTE

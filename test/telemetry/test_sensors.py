@@ -1,16 +1,16 @@
-"""Sensors of simulated machines, made of files and a simulated NVML, and the power that they add up to."""
+"""Sensors of simulated machines, made of files and a simulated NVML."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_sensors import RANGE_UJ, NoNvml, counter, write, zone
 
-from split_infer_ros.telemetry.sensors import MeanPower, Reading, Sensors, SensorUnit, total_watts
+from split_infer_ros.telemetry.sensors import Reading, Sensors, SensorUnit, is_believed
 
 
 class Nvml:
@@ -58,10 +58,7 @@ def board(root: Path) -> Path:
         "class/thermal/thermal_zone0/temp": 48500,
         "class/thermal/thermal_zone1/type": "cv-thermal",
     }
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{content}\n")
-    return root
+    return write(root, files)
 
 
 def test_each_gpu_gives_the_readings_it_supports(tmp_path: Path) -> None:
@@ -88,44 +85,74 @@ def test_a_machine_without_sensors_gives_no_readings(tmp_path: Path) -> None:
     assert Sensors.find(tmp_path, Nvml(broken=True)).read() == []
 
 
-def rails(**watts: float) -> list[Reading]:
-    return [Reading(name, value, SensorUnit.WATT) for name, value in watts.items()]
+def joules(sensors: Sensors) -> dict[str, float]:
+    return {reading.name: reading.value for reading in sensors.read() if reading.unit is SensorUnit.JOULE}
 
 
-def test_rails_and_gpus_are_added_up() -> None:
-    assert total_watts([*rails(CPU=3.0, SOC=2.0), Reading("GPU 0", 10.0, SensorUnit.WATT)]) == 15.0
+def test_packages_and_their_memory_count_but_not_their_parts(tmp_path: Path) -> None:
+    files = {
+        **counter("intel-rapl:0", "package-0", 5_000_000),
+        **counter("intel-rapl:0:0", "core", 3_000_000),
+        **counter("intel-rapl:0:1", "uncore", 1_000_000),
+        **counter("intel-rapl:0:2", "dram", 2_000_000),
+        **counter("intel-rapl:1", "psys", 9_000_000),
+        **counter("intel-rapl-mmio:0", "package-0", 7_000_000),  # the same package once more
+    }
+    sensors = Sensors.find(write(tmp_path, files), NoNvml())
+    assert joules(sensors) == {"package-0": 5.0, "package-0 dram": 2.0, "psys": 9.0}
+    assert sensors.faults() == {}
 
 
-def test_a_boards_input_already_holds_its_other_rails() -> None:
-    assert total_watts(rails(VDD_CPU_GPU_CV=3.0, VDD_IN=9.0, VDD_SOC=2.0)) == 9.0
+@given(steps=st.lists(st.integers(0, RANGE_UJ - 1), min_size=1, max_size=8))
+def test_a_counter_that_begins_again_counts_on(tmp_path_factory: pytest.TempPathFactory, steps: list[int]) -> None:
+    root, count = tmp_path_factory.mktemp("sys"), 100
+    write(root, counter("intel-rapl:0", "package-0", count))
+    sensors = Sensors.find(root, NoNvml())
+    first = joules(sensors)["package-0"]
+    for step in steps:
+        count = (count + step) % RANGE_UJ
+        write(root, counter("intel-rapl:0", "package-0", count))
+        latest = joules(sensors)["package-0"]
+    assert latest - first == pytest.approx(sum(steps) / 1e6, rel=1e-9, abs=1e-6)
 
 
-def test_without_power_sensors_the_power_is_nan() -> None:
-    assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, SensorUnit.CELSIUS)]))
+def test_what_may_not_be_read_says_what_makes_it_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors = Sensors.find(write(tmp_path, counter("intel-rapl:0", "package-0", 1)), NoNvml())
+    file = tmp_path / "class/powercap/intel-rapl:0/energy_uj"
+
+    def refuse(path: Path, *arguments: Any) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read whatever its mode says
+    assert sensors.read() == []
+    assert sensors.faults() == {"package-0 (J)": f"this user may not read {file}; as root: chmod o+r {file}"}
 
 
-def test_power_is_averaged_over_time_not_over_readings() -> None:
-    power = MeanPower()
-    for now, watts in ((0.0, 10.0), (1.0, 10.0), (1.1, 30.0), (2.0, 30.0)):
-        power.add(watts, now)
-    assert power.take() == pytest.approx((10 * 1.0 + 20 * 0.1 + 30 * 0.9) / 2)
-    power.add(30.0, 3.0)  # the last reading counts for what follows it
-    assert power.take() == 30.0
-    assert math.isnan(power.take())
+@pytest.mark.parametrize("shown", ["-273000", "0", "1000000000000", "nan", "inf", "", "hot", "\x00"], ids=repr)
+def test_nonsense_of_a_zone_is_left_out_and_named(tmp_path: Path, shown: str) -> None:
+    sensors = Sensors.find(write(tmp_path, {**zone(0, "cpu-thermal", shown), **zone(1, "gpu", 41_000)}), NoNvml())
+    assert sensors.read() == [Reading("gpu", 41.0, SensorUnit.CELSIUS)]
+    assert list(sensors.faults()) == ["cpu-thermal (C)"]
+    write(tmp_path, zone(0, "cpu-thermal", 60_000))  # it may answer later
+    assert Reading("cpu-thermal", 60.0, SensorUnit.CELSIUS) in sensors.read()
 
 
-def test_time_around_missing_readings_is_left_out() -> None:
-    power = MeanPower()
-    for now, watts in ((0.0, 10.0), (1.0, 10.0), (2.0, math.nan), (50.0, 20.0), (51.0, 20.0)):
-        power.add(watts, now)
-    assert power.take() == 15.0
+@pytest.mark.parametrize("count", [-1, RANGE_UJ + 1, "nan"])
+def test_nonsense_of_a_counter_is_left_out_and_named(tmp_path: Path, count: Any) -> None:
+    sensors = Sensors.find(write(tmp_path, counter("intel-rapl:0", "package-0", count)), NoNvml())
+    assert sensors.read() == []
+    assert list(sensors.faults()) == ["package-0 (J)"]
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0, 1000)), min_size=2))
-def test_the_mean_lies_among_the_readings(steps: list[tuple[float, float]]) -> None:
-    power, now = MeanPower(), 0.0
-    for seconds, watts in steps:
-        now += seconds
-        power.add(watts, now)
-    found = [watts for _, watts in steps]
-    assert min(found) - 1e-6 <= power.take() <= max(found) + 1e-6
+def test_a_zone_with_a_broken_name_costs_no_other_sensor(tmp_path: Path) -> None:
+    write(tmp_path, zone(1, "cpu-thermal", 50_000))
+    (tmp_path / "class/thermal/thermal_zone0").mkdir()
+    (tmp_path / "class/thermal/thermal_zone0/type").write_bytes(b"\xff\xfe")
+    assert Sensors.find(tmp_path, NoNvml()).read() == [Reading("cpu-thermal", 50.0, SensorUnit.CELSIUS)]
+
+
+@given(st.floats(), st.sampled_from(SensorUnit))
+def test_only_finite_values_are_believed(value: float, unit: SensorUnit) -> None:
+    believed = is_believed(value, unit)
+    assert not believed or abs(value) <= 1e15  # which neither NaN nor infinity is
+    assert not (believed and value < 0 and unit is not SensorUnit.CELSIUS)

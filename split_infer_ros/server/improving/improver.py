@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError, error_sentence
-from split_infer_ros.runtime.cache import cache_folder
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.priority import BACKBONE, give_way
-from split_infer_ros.server.improving.agreement_check import AgreementCheck
+from split_infer_ros.server.improving.alone import RETRY_S, alone
+from split_infer_ros.server.improving.heat_watch import HeatWatch
 from split_infer_ros.server.improving.live_contest import LiveContest
 from split_infer_ros.server.improving.live_frames import LiveFrames
 from split_infer_ros.server.improving.rivals import NoImagesError, Rival, Rivals
@@ -23,8 +20,8 @@ from split_infer_ros.server.improving.watches import Watches
 from split_infer_ros.server.plan_changer import PlanChanger
 from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.heat import Heat, Processor
 
-RETRY_S = 0.5  # how often it is checked whether a search can begin
 GOES_ON = "the search goes on"  # follows what a model's search has found so far
 JOIN_S = 0.1  # how often a trial is ended, because another one may have begun meanwhile
 
@@ -47,6 +44,8 @@ class Improver:
         self._changing = changing
         self._say = say
         self._watches = Watches(plan_changer, changing, say)
+        self._heat_watch = HeatWatch(self._bound_c, self._note_heat)
+        self._told: dict[ServedModel, Processor | None] = {}  # the hot processor that a model's rivals know
         self._rivals: dict[ServedModel, Rivals] = {}
         self._searches: dict[ServedModel, Search] = {}
         self._ending = threading.Event()
@@ -70,10 +69,12 @@ class Improver:
         """Tries no further rivals of a model, ends a trial that is under way, and does not watch over it any more."""
         self._watches.remove(served)
         self._end(served)
+        self._told.pop(served, None)
 
     def _end(self, served: ServedModel) -> None:
         """Tries no further rivals of a model, and ends a trial that is under way."""
         self._rivals.pop(served, None)
+        served.heat = ""
         self._end_search(served)
 
     def _search(self, served: ServedModel) -> None:
@@ -109,14 +110,18 @@ class Improver:
         with self._guard:
             thread = self._thread
             self._ending.set()
+        self._heat_watch.stop()
         while thread is not None and thread.is_alive():
             for search in list(self._searches.values()):
                 search.rivals.interrupt()
             thread.join(JOIN_S)
 
     def _begin(self) -> None:
-        """Starts the thread if there is something to do (``_guard`` held)."""
-        if self._searches and self._thread is None and not self._ending.is_set():
+        """Starts the threads if there is something to do (``_guard`` held)."""
+        if not self._searches or self._ending.is_set():
+            return
+        self._heat_watch.start()
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="improver", daemon=True)
             self._thread.start()
 
@@ -143,7 +148,7 @@ class Improver:
     def _improve(self, served: ServedModel, search: Search) -> None:
         """Tries the rivals of one model. Its search is over, unless a contest had to end early."""
         try:
-            with self._alone(served):
+            with alone(partial(self._is_over, served), self._ending):
                 if self._is_ready(served, search):  # waiting for another node may have taken minutes
                     self._try_all(served, search)
         except NoImagesError:
@@ -158,16 +163,25 @@ class Improver:
 
     def _try_all(self, served: ServedModel, search: Search) -> None:
         """Tries a model's rivals, one after the other. Ends the search if none is left."""
-        rivals, over = search.rivals, partial(self._is_over, served)
+        rivals, hot = search.rivals, self._hot_for(served)
+        if hot is not self._told.get(served):
+            rivals.again(hot)
+            self._told[served] = hot
+
+        def over() -> bool:
+            return self._is_over(served) or self._hot_for(served) is not hot
+
         while not over():
             model = served.instance.model
             served.improvement = "; ".join(filter(None, (rivals.summary, GOES_ON)))
             with LiveFrames(served, over) as frames:
                 rival = rivals.next(model, served.plan.split_point.name, over, frames.take)
-            is_settled = rival is not None and self._try(served, rival, search, model)
+            is_settled = rival is not None and self._try(served, rival, search, model, over)
             if rival is None:
                 if not over():
                     self._finish(served)
+                    if self._hot_for(served) is not hot:  # it has changed while the search was still known
+                        self.search_again()
                 return
             if not is_settled:
                 search.rest()
@@ -184,13 +198,14 @@ class Improver:
             where += "" if model.precision is Precision.FP32 else f" in {model.precision.value}"
             self._say(served.key, f"{model.entry.name} runs on {where} from now on: {served.improvement}.")
 
-    def _try(self, served: ServedModel, rival: Rival, search: Search, model: SplitModel) -> bool:
+    def _try(
+        self, served: ServedModel, rival: Rival, search: Search, model: SplitModel, over: Callable[[], bool]
+    ) -> bool:
         """Lets a rival of ``model`` take turns with it, if its detections agree. Returns False if that ended early."""
-        rivals, over = search.rivals, partial(self._is_over, served)
         if model.precision is Precision.FP32:
             search.reference = model
         try:
-            agrees = self._agrees(served, rival, search)
+            agrees = search.agrees(served, rival, over)
             if not agrees:
                 return agrees is not None
             with self._changing:
@@ -199,55 +214,37 @@ class Improver:
                 contest = LiveContest(served, rival, self._plan_changer, self._changing, over)
             verdict = contest.run()
         except ConfigurationError as error:
-            rivals.refuse(str(error))
+            search.rivals.refuse(str(error))
             return True
         if verdict is None:
             return False
         if rival.min_agreement is not None and verdict.rival_wins:
             with self._changing:  # nobody removes the model meanwhile
-                if served.instance.model is rival.model and not over():
+                if served.instance.model is rival.model and not self._is_over(served):
                     self._watches.add(served, search.checks[rival.model])
-        rivals.settle(verdict)
+        search.rivals.settle(verdict)
         return True
 
-    def _agrees(self, served: ServedModel, rival: Rival, search: Search) -> bool | None:
-        """Returns whether a rival's detections agree with those in fp32; None if that is not known yet."""
-        if rival.min_agreement is None:
-            return True
-        if rival.model not in search.checks:
-            assert search.reference is not None, "a precision is judged only in place of fp32"
-            search.checks[rival.model] = AgreementCheck(search.reference, rival.model, rival.min_agreement)
-        check = search.checks[rival.model]
-        if check.has_passed:
-            return True
-        try:
-            with LiveFrames(served, partial(self._is_over, served)) as frames:
-                agrees = check.run(frames.take, served.plan.split_point.name)
-        except NoImagesError:
-            return None
-        except Exception as error:  # engines have errors of their own
-            search.rivals.refuse(f"it cannot be compared with fp32: {error_sentence(error)}")
-            return False
-        if agrees is False:
-            search.rivals.refuse(f"its detections do not agree with those in fp32: {check}")
-        return agrees
+    def _bound_c(self) -> float:
+        """Returns the highest temperature that is not hot, in C; 0: there is no bound, or nothing is improved."""
+        with self._guard:
+            return max((served.plan.settings.max_temperature_c for served in list(self._rivals)), default=0.0)
+
+    def _hot_for(self, served: ServedModel) -> Processor | None:
+        return self._heat_watch.heat.hot_for(served.instance.model.device.type)
+
+    def _note_heat(self, before: Heat, heat: Heat) -> None:
+        """Tells the users of all models how hot it is. Searches again if a processor has become hot or has cooled."""
+        with self._guard:
+            models = list(self._rivals)
+        for served in models:
+            served.heat = heat.text(served.instance.model.device.type) if served in self._rivals else ""
+            if heat.hot is not before.hot:
+                self._say(served.key, f"{served.instance.model.entry.name}: {served.heat or 'no temperature bound'}.")
+        if heat.hot is not before.hot:
+            for search in list(self._searches.values()):
+                search.rivals.interrupt()
+            self.search_again()
 
     def _is_over(self, served: ServedModel) -> bool:
         return self._ending.is_set() or served not in self._searches
-
-    @contextmanager
-    def _alone(self, served: ServedModel) -> Iterator[None]:
-        """Waits until no other node of this machine improves a model, and keeps others waiting during the block.
-
-        If the search is over before, the block runs without waiting further.
-        """
-        path: Path = cache_folder() / "improving.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            while not self._is_over(served):
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._ending.wait(RETRY_S)
-            yield

@@ -133,7 +133,8 @@ class LiveContest:
         backbone_s = times.preprocessed - times.closed + (times.backbone_end - times.backbone_start) / batch.num_lanes
         received_at = statistics.fmean(frame.ticket.received_at for frame in batch.frames)
         latency_s, age_s = times.delivered - times.closed, times.delivered - received_at
-        self._batches.put((side, BatchSample(times.delivered, count, backbone_s / count, latency_s, age_s)))
+        sample = BatchSample(times.delivered, count, backbone_s / count, latency_s, age_s, time.process_time())
+        self._batches.put((side, sample))
 
     def _put_in_force(self, *, rival: bool) -> bool:
         """Puts one of both plans in force. Returns False if meanwhile somebody else gave the model another plan."""

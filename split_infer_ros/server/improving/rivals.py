@@ -11,6 +11,7 @@ from split_infer_ros.server.improving.measures import BackboneMeasure, Measure
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.server.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.heat import Processor
 
 _BACKBONE = BackboneMeasure()
 
@@ -81,6 +82,17 @@ class Rivals(Protocol):
 
     def refuse(self, reason: str) -> None:
         """Notes that the latest rival cannot serve. ``reason`` is a sentence."""
+        ...
+
+    def again(self, hot: Processor | None) -> None:
+        """Begins anew, because a processor has become too hot, or has cooled. No call of ``next`` may be under way.
+
+        While one is hot, only ways to run are proposed that need no trial, because trials heat the machine further.
+        Each is measured by a ``CoolMeasure``.
+
+        Args:
+            hot: the processor whose time should be saved; None: none is too hot.
+        """
         ...
 
     def interrupt(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from split_infer_ros.server.improving.rivals import Rival, Rivals, TakeImage
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.heat import Processor
 
 
 class RivalsInTurn:
@@ -49,6 +50,13 @@ class RivalsInTurn:
     def refuse(self, reason: str) -> None:
         """Notes that the latest rival cannot serve. ``reason`` is a sentence."""
         self._kinds[self._present].refuse(reason)
+
+    def again(self, hot: Processor | None) -> None:
+        """Begins anew with the first kind, because a processor has become too hot, or has cooled."""
+        self._kinds[self._present].close()
+        self._present = 0
+        for kind in self._kinds:
+            kind.again(hot)
 
     def interrupt(self) -> None:
         """Ends a trial that is under way, from any thread."""

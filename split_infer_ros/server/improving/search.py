@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from split_infer_ros.errors import error_sentence
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.improving.agreement_check import AgreementCheck
-from split_infer_ros.server.improving.rivals import Rivals
+from split_infer_ros.server.improving.live_frames import LiveFrames
+from split_infer_ros.server.improving.rivals import NoImagesError, Rival, Rivals
+from split_infer_ros.server.served_model import ServedModel
 from split_infer_ros.split.model import SplitModel
 
 MIN_BATCHES = 20  # a model serves so many batches before each search for a rival
@@ -58,3 +62,31 @@ class Search:
         """Lets the search go on later. It rests longer each time, because a camera may show no objects for hours."""
         self.batches, self.not_before = 0, time.monotonic() + self._rest_s
         self._rest_s = min(MAX_REST_S, 2 * self._rest_s)
+
+    def agrees(self, served: ServedModel, rival: Rival, is_over: Callable[[], bool]) -> bool | None:
+        """Returns whether a rival's detections agree with those in fp32; None if that is not known yet.
+
+        Args:
+            served: the model that serves.
+            rival: how it may run instead. If its detections do not agree, it is refused.
+            is_over: says whether the comparison should end early.
+        """
+        if rival.min_agreement is None:
+            return True
+        if rival.model not in self.checks:
+            assert self.reference is not None, "a precision is judged only in place of fp32"
+            self.checks[rival.model] = AgreementCheck(self.reference, rival.model, rival.min_agreement)
+        check = self.checks[rival.model]
+        if check.has_passed:
+            return True
+        try:
+            with LiveFrames(served, is_over) as frames:
+                agrees = check.run(frames.take, served.plan.split_point.name)
+        except NoImagesError:
+            return None
+        except Exception as error:  # engines have errors of their own
+            self.rivals.refuse(f"it cannot be compared with fp32: {error_sentence(error)}")
+            return False
+        if agrees is False:
+            self.rivals.refuse(f"its detections do not agree with those in fp32: {check}")
+        return agrees

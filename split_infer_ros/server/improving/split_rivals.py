@@ -9,7 +9,7 @@ from typing import Protocol
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.improving.improve import Improve
-from split_infer_ros.server.improving.measures import GoalMeasure
+from split_infer_ros.server.improving.measures import CoolMeasure, GoalMeasure
 from split_infer_ros.server.improving.rivals import Rival, Rivals, TakeImage
 from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
 from split_infer_ros.server.improving.turns import Verdict
@@ -18,6 +18,7 @@ from split_infer_ros.server.split_chooser import Request
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import FindProfile
+from split_infer_ros.telemetry.heat import Processor
 
 MAX_TRIES = 10  # a contest that others ended is repeated, but not for ever
 
@@ -68,6 +69,7 @@ class SplitRivals:
         self._planned_for: tuple[SplitModel, Request] | None = None
         self._left: list[SplitChoice] = []  # the first one is the next one, or the one that was proposed last
         self._tries = 0
+        self._hot: Processor | None = None
         self._found: list[str] = []
 
     @property
@@ -108,6 +110,11 @@ class SplitRivals:
         """Ends a measurement that is under way, from any thread."""
         self._profiles.interrupt()
 
+    def again(self, hot: Processor | None) -> None:
+        """Makes another shortlist, because a processor has become too hot, or has cooled."""
+        self._hot, self._planned_for = hot, None
+        self._found.clear()  # otherwise the summary would grow with each hot day
+
     def close(self) -> None:
         """Ends the process that measures, if there is one."""
         self._profiles.close()
@@ -115,12 +122,13 @@ class SplitRivals:
     def _plan(self, model: SplitModel, request: Request, is_over: Callable[[], bool]) -> bool:
         """Makes the shortlist. Returns False if the search is over, or the model cannot be measured."""
         self._planned_for, self._left, self._tries = None, [], 0
+        sizes = self._split.profiled_sizes(request) if self._hot is None else ()  # measuring would heat it further
         try:
-            find_profile = self._profiles.find(model, self._split.profiled_sizes(request), is_over)
+            find_profile = self._profiles.find(model, sizes, is_over)
             if is_over():
                 return False
             self._found += filter(None, [self._profiles.cost()])
-            self._left = self._split.replan(find_profile, request)
+            self._left = self._split.replan(find_profile, request, self._hot)
         except ConfigurationError as error:
             if not is_over():
                 self._planned_for = model, request
@@ -130,11 +138,12 @@ class SplitRivals:
         return True
 
     def _rival(self, model: SplitModel, settings: StageSettings, choice: SplitChoice, request: Request) -> Rival:
+        goal = GoalMeasure(request[2])
         return Rival(
             name_of(choice),
             model,
             settings=settings,
-            measure=GoalMeasure(request[2]),
+            measure=goal if self._hot is None else CoolMeasure(self._hot, request[2].latency_bound_s),
             is_wanted=lambda: self._split.open_request == request,
         )
 

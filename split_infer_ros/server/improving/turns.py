@@ -22,15 +22,17 @@ class Verdict:
     """What turns on live frames have shown.
 
     Attributes:
-        gain: how many times as fast the rival is as the incumbent: the median of all pairs of turns.
+        gain: how many times as good the rival is as the incumbent: the median of all pairs of turns.
         low, high: the ends of the median's 95 % confidence interval.
         min_gain: the gain from which on the rival pays.
+        meaning: what the gain says of the rival.
     """
 
     gain: float
     low: float
     high: float
     min_gain: float = MIN_ENGINE_GAIN
+    meaning: str = "as fast"
 
     @property
     def rival_wins(self) -> bool:
@@ -39,7 +41,7 @@ class Verdict:
 
     def __str__(self) -> str:
         interval = f" ({self.low:.2f} to {self.high:.2f})" if self.low else ""  # few pairs have none
-        return f"{self.gain:.2f} times as fast{interval}"
+        return f"{self.gain:.2f} times {self.meaning}{interval}"
 
 
 class Turns:
@@ -94,7 +96,8 @@ class Turns:
         gains = self._gains()
         if not gains:
             return None
-        verdict = Verdict(statistics.median(gains), *median_interval(gains), self._measure.min_gain)
+        measure = self._measure
+        verdict = Verdict(statistics.median(gains), *median_interval(gains), measure.min_gain, measure.meaning)
         if len(gains) < MIN_PAIRS:
             is_hopeless = len(gains) > 1 and max(gains) < 1 / CLEARLY_SLOWER
             return verdict if is_hopeless else None

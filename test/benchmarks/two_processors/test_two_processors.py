@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from benchmark_commands import reported
 from made_timelines import batch
 
 from benchmarks.common.claim import Verdict
+from benchmarks.common.energy import NO_ENERGY
 from benchmarks.common.turns import Contest
 from benchmarks.two_processors import __main__ as bench
 from benchmarks.two_processors.cell import (
@@ -35,7 +37,14 @@ from split_infer_ros.runtime.cores import Cores
 SPEEDS = {AS_BUILT: 50.0, PREPARED: 100.0, OPTIMISED: 105.0, BOTH_CORES: 170.0, TWO_LANES: 200.0, PLANNERS: 180.0}
 
 
-def result_of(size: int = 64, speeds: Mapping[str, float] = SPEEDS, *, load: int = 0, turns: int = 12) -> CellResult:
+def result_of(
+    size: int = 64,
+    speeds: Mapping[str, float] = SPEEDS,
+    *,
+    load: int = 0,
+    turns: int = 12,
+    joules: float = 0.5,
+) -> CellResult:
     """Returns a cell. Stages of the split take 0.5 and 0.4 units alone, and a tenth more while both run."""
     unit_s = size / 100  # the time of a batch in the prepared whole model
     times = {
@@ -46,7 +55,7 @@ def result_of(size: int = 64, speeds: Mapping[str, float] = SPEEDS, *, load: int
     pipelines = [rival for rival in speeds if rival in times]
     figures: dict[str, list[float]] = {}
     for rival, speed in speeds.items():
-        of_rival = {"images_per_s": speed, "latency_s": unit_s}
+        of_rival = {"images_per_s": speed, "latency_s": unit_s, "joules_per_image": joules}
         if rival in times:
             of_rival |= {name: value * unit_s for name, value in times[rival].items()}
             of_rival |= {"backbone_busy": 0.9, "head_busy": 0.8}
@@ -193,3 +202,11 @@ def test_the_command_measures_every_cell_once(monkeypatch: pytest.MonkeyPatch, t
         "batch 64, head at 1/8",
     ]
     assert found["rows"][0]["vit_tiny, best engine"] == "openvino (openvino 12 images/s, onnxruntime 10 images/s)"
+
+
+@pytest.mark.parametrize("joules", [0.5, math.nan])
+def test_rows_have_the_energy_of_an_image_or_say_why_not(joules: float) -> None:
+    for row in rows_of(result_of(joules=joules)):
+        assert row.get("joules_per_image", NO_ENERGY) == (NO_ENERGY if math.isnan(joules) else joules)
+        assert row.get("energy") == (NO_ENERGY if math.isnan(joules) else None)
+        assert row["turns"] == 12

@@ -69,8 +69,11 @@ def test_busy_times_are_steps() -> None:
 
 
 def test_lanes_add_their_speeds_up() -> None:
-    lanes = [{"images_per_s": 60.0, "batch_s": 0.2}, {"images_per_s": 40.0, "batch_s": 0.3}]
-    assert together(lanes) == {"images_per_s": 100.0, "batch_s": 0.25}
+    lanes = [
+        {"images_per_s": 60.0, "images": 8.0, "batch_s": 0.2},
+        {"images_per_s": 40.0, "images": 8.0, "batch_s": 0.3},
+    ]
+    assert together(lanes) == {"images_per_s": 100.0, "images": 16.0, "batch_s": 0.25}
 
 
 @TWO

@@ -15,14 +15,16 @@ import pytest
 pytest.importorskip("torch")
 from brightness_models import BAD, LONG_S, BrightModel
 from proposed_rivals import Proposed
+from recorded_sensors import Recording
 from tenant_server import SETTINGS, A, C, Running, until
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.server.improving import improver, live_contest, search, turns
+from split_infer_ros.server.improving import heat_watch, improver, live_contest, search, turns
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
+from split_infer_ros.telemetry.heat import Processor
 
 SLOW_S, FAST_S = 0.01, 0.001  # far apart, so that a busy machine does not decide
 
@@ -216,3 +218,22 @@ def test_a_camera_that_pauses_ends_a_contest_until_it_sends_again(
     until(lambda: bool(rivals.verdicts))
     assert rivals.asked > asked
     assert rivals.verdicts[0].rival_wins
+
+
+def test_heat_is_told_to_each_model_and_searched_for_again(improve: Improve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heat_watch, "PERIOD_S", 0.02)
+    monkeypatch.setattr(heat_watch.Sensors, "find", lambda: Recording(90.0))
+    rivals = {"one": Proposed(), "two": Proposed()}
+    running = improve(A, C, models={"one": Timed("one", FAST_S), "two": Timed("two", FAST_S)}, rivals=rivals)
+    running.cameras = ("a", "c")
+    until(lambda: len(running.said) == 2)
+    running.pipeline.configure(replace(running.pipeline.settings, max_temperature_c=80.0))
+    until(lambda: all(each.hot == [Processor.CPU] for each in rivals.values()))
+    for tenant in ("a", "c"):
+        told = running.pipeline.view.report(tenant, 0.0).improvement
+        assert "cpu-thermal shows 90.0 C, too hot for max_temperature_c 80" in told
+    assert running.set(A) == {}
+    running.cameras = ("a",)
+    running.pipeline.configure(replace(running.pipeline.settings, max_temperature_c=95.0))
+    until(lambda: rivals["one"].hot == [Processor.CPU, None])
+    assert rivals["two"].hot == [Processor.CPU], "it was removed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,13 @@ from split_infer_ros.server.improving.measures import (
     MIN_SPLIT_GAIN,
     BackboneMeasure,
     BatchSample,
+    CoolMeasure,
     GoalMeasure,
     Turn,
 )
 from split_infer_ros.server.improving.turns import MAX_PAIRS, Turns, Verdict
 from split_infer_ros.split.planner import Goal, Objective
+from split_infer_ros.telemetry.heat import Processor
 
 BATCHES = 20
 SECONDS = st.floats(1e-3, 1.0)
@@ -141,3 +144,56 @@ def run(goal: Goal, incumbent: tuple[float, float], rival: tuple[float, float]) 
         count += 1
         assert count <= 2 * MAX_PAIRS
     return verdict
+
+
+def busy_turn(period_s: float, cpu_s: float, *, latency_s: float = 0.01, num_images: int = 1) -> list[BatchSample]:
+    """Returns the batches of a turn, of which each image takes so much CPU time."""
+    return [
+        replace(batch, cpu_s=100.0 + index * num_images * cpu_s)
+        for index, batch in enumerate(turn(period_s, 0.1, latency_s=latency_s, num_images=num_images))
+    ]
+
+
+def cool_gain(incumbent: Turn, rival: Turn, hot: Processor = Processor.CPU, bound_s: float = math.inf) -> float:
+    gains = CoolMeasure(hot, bound_s).gains([(incumbent, rival)] * MIN_PAIRS)
+    assert len(set(gains)) == 1
+    return gains[0]
+
+
+@given(SECONDS, SECONDS, SECONDS, st.integers(1, 16))
+def test_on_a_hot_cpu_its_time_for_an_image_counts(period_s: float, before_s: float, rival_s: float, size: int) -> None:
+    found = cool_gain(busy_turn(period_s, before_s), busy_turn(period_s, rival_s, num_images=size))
+    assert found == pytest.approx(before_s / rival_s)
+
+
+@given(SECONDS, st.floats(1.04, 10.0), st.floats(1.0, 1e6))
+def test_no_saving_pays_for_fewer_frames(period_s: float, slower: float, sparing: float) -> None:
+    before, rival = busy_turn(period_s, 1.0), busy_turn(slower * period_s, 1.0 / sparing)
+    for pairs in range(1, MAX_PAIRS + 1):
+        gains = CoolMeasure(Processor.CPU).gains([(before, rival)] * pairs)
+        assert max(gains) <= 1.0
+
+
+def test_a_rival_that_breaks_the_latency_bound_loses() -> None:
+    before, rival = busy_turn(0.1, 0.5, latency_s=0.02), busy_turn(0.1, 0.1, latency_s=0.05)
+    assert cool_gain(before, rival, bound_s=0.05) == pytest.approx(5.0)
+    assert cool_gain(before, rival, bound_s=0.04) == pytest.approx(0.4)
+    late = busy_turn(0.1, 0.5, latency_s=0.06)  # the incumbent breaks it, too
+    assert cool_gain(late, rival, bound_s=0.04) == pytest.approx(5.0)
+
+
+def test_on_a_hot_gpu_the_time_in_the_backbone_counts() -> None:
+    before = turn(0.1, 0.1)
+    rival = [replace(batch, backbone_s=0.005) for batch in before]
+    assert cool_gain(before, rival, hot=Processor.GPU) == pytest.approx(2.0)
+
+
+def test_a_verdict_in_heat_says_what_the_gain_means() -> None:
+    turns = Turns(CoolMeasure(Processor.CPU))
+    now, cpu_s = 0.0, 0.0
+    while turns.verdict is None:
+        of_rival = turns.rival_runs
+        now, cpu_s = now + 0.1, cpu_s + (0.02 if of_rival else 0.04)
+        turns.note(BatchSample(now, 1, 0.01, 0.01, 0.1, cpu_s), of_rival=of_rival)
+    assert turns.verdict.rival_wins
+    assert str(turns.verdict) == "2.00 times as sparing of the CPU (2.00 to 2.00)"

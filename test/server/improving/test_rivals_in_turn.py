@@ -9,6 +9,7 @@ from split_infer_ros.server.improving.rivals import Rival, TakeImage
 from split_infer_ros.server.improving.rivals_in_turn import RivalsInTurn
 from split_infer_ros.server.improving.turns import Verdict
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.heat import Processor
 
 MODEL = cast(SplitModel, None)  # no kind of this test looks at it
 WON = Verdict(2.0, 1.9, 2.1)
@@ -33,6 +34,9 @@ class Kind:
 
     def refuse(self, reason: str) -> None:
         self.heard.append(reason)
+
+    def again(self, hot: Processor | None) -> None:
+        self.heard.append(f"again {hot}")
 
     def interrupt(self) -> None:
         self.heard.append("interrupt")
@@ -98,3 +102,17 @@ def test_the_summary_leaves_out_kinds_that_say_nothing() -> None:
         "a is slower; b stays"
     )
     assert RivalsInTurn([Kind()]).summary == ""
+
+
+def test_heat_begins_anew_with_the_first_kind() -> None:
+    first, second = Kind("a"), Kind("b", "c")
+    rivals = RivalsInTurn([first, second])
+    assert [proposed(rivals) for _ in range(2)] == ["a", "b"]
+    for hot in (Processor.CPU, None):
+        first.heard.clear()
+        second.heard.clear()
+        rivals.again(hot)
+        assert second.heard[-1] == first.heard[-1] == f"again {hot}"
+        assert "close" in second.heard + first.heard, "the process of the kind that proposed would hold memory"
+        proposed(rivals)
+        assert "next" in first.heard

@@ -19,6 +19,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.improving import search, turns
 from split_infer_ros.server.improving.improve import Improve
+from split_infer_ros.server.improving.measures import CoolMeasure, GoalMeasure
 from split_infer_ros.server.improving.rivals import Rival
 from split_infer_ros.server.improving.split_rivals import MAX_TRIES, SplitRivals
 from split_infer_ros.server.improving.turns import Verdict
@@ -28,6 +29,7 @@ from split_infer_ros.server.split_chooser import AUTO, SplitChooser
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Goal, Objective
 from split_infer_ros.split.profile import FindProfile, NotProfiledError, Profile, ProfilePoint, StageContention
+from split_infer_ros.telemetry.heat import Processor
 
 DEFAULT, BEST = "parts.0", "parts.1"
 NAMES = "input", "parts.0", "parts.1", "parts.2", "output"
@@ -323,3 +325,46 @@ def test_a_change_to_auto_while_frames_flow_begins_a_search(
     stages.split.configure(replace(OPEN, batch_size=1), GOAL)
     until(lambda: bool(stages.said))
     assert stages.backbone.plan.split_point.name == BEST
+
+
+def test_in_heat_the_most_sparing_choices_take_turns_and_nothing_is_measured() -> None:
+    profiles = Profiles(known={1})
+    split = auto_split(profiles)
+    split.attach(lambda settings: None)
+    split.begin(replace(OPEN, batch_size=1), Goal(Objective.THROUGHPUT, latency_bound_s=0.5))
+    rivals = SplitRivals(split, profiles)
+    assert points_tried(rivals, split, LOST) == [(BEST, 1), (DEFAULT, 1)]
+    rivals.again(Processor.CPU)
+    rival = proposed(rivals, split)
+    assert rival is not None
+    assert rival.measure == CoolMeasure(Processor.CPU, 0.5)
+    assert profiles.asked == [[1], []]
+    assert len(points_tried(rivals, split, WON)) > 0
+    rivals.again(None)
+    back = proposed(rivals, split)
+    assert back is not None
+    assert isinstance(back.measure, GoalMeasure)
+
+
+def test_in_heat_a_model_without_a_profile_keeps_its_split_point() -> None:
+    profiles = Profiles()
+    split = auto_split(profiles)
+    split.begin(replace(OPEN, batch_size=1), GOAL)
+    rivals = SplitRivals(split, profiles)
+    rivals.again(Processor.CPU)
+    assert proposed(rivals, split) is None
+    assert profiles.known == set()
+    assert rivals.summary == "split points are not compared (brightness was not measured)"
+
+
+@pytest.mark.parametrize("hot", list(Processor))
+def test_on_a_gpu_the_hot_processor_decides_where_the_work_goes(hot: Processor) -> None:
+    """A hot GPU leaves more to the head, and a hot CPU leaves more to the backbone."""
+    points = tuple(
+        ProfilePoint(name, 1, 1, 0.0, 0.01 * index, 0.0, 0.01 * (4 - index), 0.0) for index, name in enumerate(NAMES)
+    )
+    found = Profile("brightness", "cuda", points, StageContention())
+    chooser = SplitChooser("cuda", lambda sizes, may_measure: found, 5.0, default=DEFAULT)
+    _, choices = chooser.replan(lambda sizes, may_measure: found, (AUTO, 1, GOAL), hot)
+    first = ["input", "parts.0", "parts.1"] if hot is Processor.GPU else ["output", "parts.2", "parts.1"]
+    assert [choice.split_point for choice in choices[:3]] == first
