@@ -63,6 +63,10 @@ class PointCloudError(FrameError):
     """A point cloud cannot be read, or has more points or voxels than can be computed in time."""
 
 
+class PassingError(SplitInferError):
+    """Something fails now that may work a moment later by itself."""
+
+
 class StreamError(FrameError):
     """Weights did not arrive from their file while a model ran. The reason is one of the ``WEIGHTS_...`` reasons."""
 

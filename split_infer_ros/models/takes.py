@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+from split_infer_ros.images.encodings import Pixels
 
 
 class Takes(enum.Enum):
@@ -15,6 +18,11 @@ class Takes(enum.Enum):
 
     IMAGES = "images"
     POINTS = "points"
+
+    @classmethod
+    def of(cls, payload: Any) -> Takes:
+        """Returns what a frame with this payload holds."""
+        return cls.IMAGES if isinstance(payload, Pixels) else cls.POINTS
 
     @property
     def box_numbers(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 PROGRAM_SUFFIX = ".pt2"
 TIMM_PREFIX = "timm:"
 TASK_PREFIX = "task:"  # a task of tenants, which is no model
+CLUSTERS = f"{TASK_PREFIX}clusters"
 
 
 def is_user_model(name: str) -> bool:

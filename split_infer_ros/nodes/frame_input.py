@@ -160,7 +160,6 @@ class FrameInput(ABC):
             if not self._limiter.admits(self._topic, now):
                 raise FrameError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
             payload = self._read_any(message)
-            self._intake.check(payload)
         except FrameError as error:
             self._intake.refuse(error, now)
             if not error.reason.intended:
@@ -176,7 +175,9 @@ class FrameInput(ABC):
     def _read_any(self, message: Any) -> Payload:
         """Reads a frame. Raises FrameError for any failure, so that the frame is counted."""
         try:
-            return self.read(message)
+            payload = self.read(message)
+            self._intake.check(payload)
+            return payload
         except FrameError:
             raise
         except Exception as error:

@@ -8,6 +8,8 @@ SciPy is imported when a ``Clusterer`` is made.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from split_infer_ros.buffers.host_arrays import Floats, Integers
@@ -18,7 +20,9 @@ from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.point_clouds.voxel_grid import group_by_voxel
 from split_infer_ros.runtime.optional_packages import import_package
 
-MAX_VOXELS = 200_000  # bounds the number of pairs of neighbours, as MAX_RATIO does
+# Both bound the memory and the time of a cloud. The points of a street have a tenth of these pairs.
+MAX_VOXELS = 200_000
+MAX_PAIRS = 3_000_000  # of neighbours
 
 SCIPY_MODULES = ("scipy", "scipy.sparse.csgraph", "scipy.spatial")
 
@@ -45,7 +49,7 @@ class Clusterer:
             points: float32 (number of points, 3) in metres, all finite.
 
         Raises:
-            PointCloudError: ``too_large``: the points occupy more than ``MAX_VOXELS`` voxels.
+            PointCloudError: ``too_large``: the points occupy too many voxels, or these have too many neighbours.
         """
         settings, voxels = self._settings, self.voxels_of(points)
         clusters = voxels.merged(connect(voxels.centroids, settings.neighbour_distance_m))
@@ -61,6 +65,13 @@ class Clusterer:
                 f"The point cloud occupies {len(voxels):,} voxels, and at most {MAX_VOXELS:,} are clustered; set a "
                 "larger voxel_size_m or a smaller max_range_m.",
             )
+        pairs = estimate_pairs(voxels.centroids, self._settings.neighbour_distance_m)
+        if pairs > MAX_PAIRS:
+            raise PointCloudError(
+                DropReason.TOO_LARGE,
+                f"The voxels of the point cloud have about {pairs:,} pairs of neighbours, and at most {MAX_PAIRS:,} "
+                "are clustered; set a larger voxel_size_m, or a smaller neighbour_distance_m or max_range_m.",
+            )
         return voxels
 
     def within_bounds(self, points: Floats) -> Floats:
@@ -71,6 +82,16 @@ class Clusterer:
             is_near = x * x + y * y <= settings.max_range_m**2
         kept: Floats = points[is_near & (z >= settings.min_z_m) & (z <= settings.max_z_m)]
         return kept
+
+
+def estimate_pairs(points: Floats, distance_m: float) -> int:
+    """Estimates how many pairs of points are at most this far apart, without looking at pairs.
+
+    Space is divided into cubes of this side. If points fill space evenly, a point has as many neighbours as there are
+    in 4.2 cubes. If they lie in a plane, it has fewer.
+    """
+    counts = group_by_voxel(points.astype(np.float32), distance_m).counts
+    return round(2 / 3 * math.pi * float(counts @ counts))
 
 
 def connect(points: Floats, distance_m: float) -> Integers:

@@ -12,7 +12,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import PointCloudError
 
 AXES = ("x", "y", "z")
-MAX_POINTS = 2_000_000  # larger clouds are refused unless a caller allows more
+MAX_POINTS = 1_200_000  # larger clouds are refused unless a caller allows more
 
 # The types of a field's values, by the numbers that sensor_msgs/PointField gives them.
 DATATYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}

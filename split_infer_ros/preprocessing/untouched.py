@@ -16,14 +16,16 @@ from split_infer_ros.runtime.streams import Fence
 
 
 class Untouched(Preprocess):
-    """The pre-processing of a task: none. Its boxes are those of the source already."""
+    """The pre-processing of a task: none. Its boxes are those of the source already, and end with an image."""
 
     def __init__(self) -> None:
         super().__init__(height=0, width=0)
 
     def to_source(self, boxes: Floats, height: int, width: int) -> Floats:
-        """Returns the boxes as they are."""
-        return boxes
+        """Returns the boxes of an image, (n, 4), as far as they lie in it, and those of a point cloud as they are."""
+        if boxes.shape[1] != 4:
+            return boxes
+        return np.clip(boxes, 0, np.array((width, height) * 2, boxes.dtype))
 
 
 class UntouchedPreprocessor:

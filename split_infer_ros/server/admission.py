@@ -176,7 +176,7 @@ class Intake:
         """
         state = self._tenants.get(self._tenant)
         model = self._models.by_key.get(state.model) if state is not None else None
-        check = model.instance.model.entry.check if model is not None else None
+        check = model.instance.model.entry.check if model is not None and model.takes(payload) else None
         if check is not None:
             check(payload)
 
@@ -197,6 +197,8 @@ class Intake:
                 ticket.drop(DropReason.DEVICE_LOST if self._admission.is_lost else DropReason.INACTIVE)
             elif self._models.by_key[state.model].failed:
                 ticket.drop(DropReason.BACKBONE_ERROR)
+            elif not self._models.by_key[state.model].takes(payload):  # it came while the tenant got another model
+                ticket.drop(DropReason.REMOVED)
             else:
                 frame = TenantFrame(payload, origin, ticket, state)
                 drop(self._waiting.add(frame, now, self._models.execution_s(state.model)), DropReason.OVERRUN)

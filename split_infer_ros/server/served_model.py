@@ -14,6 +14,7 @@ from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import HandleError
 from split_infer_ros.memory_cost.memory_choice import MemoryAdvisor
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.takes import Takes
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.runtime.num_threads import default_head_threads
@@ -21,6 +22,7 @@ from split_infer_ros.server.auto_split import AutoSplit
 from split_infer_ros.server.batch import Batch
 from split_infer_ros.server.callbacks import Callbacks
 from split_infer_ros.server.co_runs import CoRuns
+from split_infer_ros.server.frame import Payload
 from split_infer_ros.server.head_stage import HeadStage
 from split_infer_ros.server.lane_use import LaneUse
 from split_infer_ros.server.local_transport import LocalTransport
@@ -149,6 +151,10 @@ class ServedModel:
             raise
         self.instance.use(plan)
         self.instance.report_notes()
+
+    def takes(self, payload: Payload) -> bool:
+        """Returns whether the model computes frames with this payload."""
+        return self.instance.model.entry.takes is Takes.of(payload)
 
     @property
     def plan(self) -> Plan:

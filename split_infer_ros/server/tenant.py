@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.onnx_options import OnnxOptions
+from split_infer_ros.models.user_names import CLUSTERS
 from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.server.schedule.request import LatePolicy
 from split_infer_ros.setting import MILLISECONDS, check_settings, like, setting
@@ -79,6 +80,11 @@ class Tenant:
                 "single underscores in between."
             )
         check_settings(self, f"tenant.{self.name}.")
+        if self.clustering.given and self.model != CLUSTERS:
+            raise ConfigurationError(
+                f"tenant.{self.name}: {', '.join(self.clustering.given)} can only be set for {CLUSTERS}, and the model "
+                f"is {self.model}."
+            )
 
     @property
     def model_key(self) -> str:

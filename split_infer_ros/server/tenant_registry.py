@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -164,11 +165,27 @@ class TenantRegistry:
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Loads the tenant's model, unless another tenant uses it already."""
-        key, models = tenant.model_key, self._models.by_key
-        if key in models:
+        key = tenant.model_key
+        if key in self._models.by_key:
             return
-        settings, limits = current()
-        opened = self._opened(tenant, settings)
+        settings, _ = current()
+        with ExitStack() as undo:
+            opened = self._opened(tenant, settings)
+            undo.callback(opened.model.close)
+            self._serve(key, opened, settings, current)
+            undo.pop_all()
+        for note in opened.notes:
+            self._callbacks.on_error(key, Notice(note))
+
+    def _serve(
+        self,
+        key: str,
+        opened: OpenedModel,
+        settings: SharedSettings,
+        current: Callable[[], tuple[SharedSettings, Limits]],
+    ) -> None:
+        """Lets an opened model serve under a key, with the settings that are in force by then."""
+        models = self._models.by_key
         split = self._splits.open(key, opened, settings.improve)
         with naming(key, settings):
             split.fill_in(settings.stage, settings.goal, may_measure=True)  # frames of other models flow meanwhile
@@ -201,8 +218,6 @@ class TenantRegistry:
             rivals = with_split_rivals(opened.rivals, split, opened.profiles)
             if rivals is not None:
                 self.improver.add(served, rivals)
-        for note in opened.notes:
-            self._callbacks.on_error(key, Notice(note))
 
     def _opened(self, tenant: Tenant, settings: SharedSettings) -> OpenedModel:
         try:

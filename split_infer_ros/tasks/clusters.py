@@ -9,14 +9,14 @@ import numpy as np
 from split_infer_ros.buffers.host_arrays import Floats
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.takes import Takes
-from split_infer_ros.models.user_names import TASK_PREFIX
-from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer
+from split_infer_ros.models.user_names import CLUSTERS
+from split_infer_ros.point_clouds.clustering import Clusterer
 from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.tasks.task import MAX_OBJECTS
 
-CLUSTERS = "clusters"
 LABELS = ("object",)  # clustering finds that there is something, and not what it is
 EXAMPLE_OBJECTS, EXAMPLE_POINTS = 40, 50_000
+ALWAYS_POINTS = 10_000  # so few points never have too many neighbours
 
 
 class ClustersTask:
@@ -33,7 +33,7 @@ class ClustersTask:
     labels: tuple[str, ...] = LABELS
 
     def __init__(self, settings: ClusterSettings) -> None:
-        self.name = f"{TASK_PREFIX}{CLUSTERS}"
+        self.name = CLUSTERS
         self.identity = f"{self.name} {settings}"
         self._clusterer = Clusterer(settings)
 
@@ -49,16 +49,16 @@ class ClustersTask:
         """Checks a point cloud that came.
 
         Raises:
-            PointCloudError: it occupies too many voxels.
+            PointCloudError: it occupies too many voxels, or these have too many neighbours.
         """
-        if len(payload) > MAX_VOXELS:  # fewer points cannot occupy so many
+        if len(payload) > ALWAYS_POINTS:
             self._clusterer.voxels_of(payload)
 
     def run(self, batch: Sequence[Floats]) -> Sequence[Detections]:
         """Returns the clusters of each point cloud, those with the most points first.
 
         Raises:
-            PointCloudError: a cloud occupies too many voxels.
+            PointCloudError: as for ``check``.
         """
         return [self._objects(points) for points in batch]
 

@@ -46,7 +46,11 @@ class FrameFile:
             self.path = ""
 
     def write(self, arrays: Sequence[Array]) -> list[dict[str, Any]]:
-        """Writes arrays one after the other, over those from before. Returns their descriptions, for ``read``."""
+        """Writes arrays one after the other, over those from before. Returns their descriptions, for ``read``.
+
+        Raises:
+            OSError: there is no room for them.
+        """
         offsets, size = [], 0
         for array in arrays:
             offsets.append(size)
@@ -75,7 +79,7 @@ class FrameFile:
         """Returns the mapped file, which has at least ``size`` bytes."""
         if self._mapped is None or len(self._mapped) < size:
             if os.fstat(self._descriptor).st_size < size:
-                os.truncate(self._descriptor, size)
+                os.posix_fallocate(self._descriptor, 0, size)  # without room, writing would end this process
             self._mapped = mmap.mmap(self._descriptor, size)
         return self._mapped
 

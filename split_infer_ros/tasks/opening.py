@@ -5,12 +5,12 @@ from __future__ import annotations
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
 from split_infer_ros.models.downloads import refuse_options
 from split_infer_ros.models.named_weights import NamedWeights
-from split_infer_ros.models.user_names import TASK_PREFIX
+from split_infer_ros.models.user_names import CLUSTERS, TASK_PREFIX
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.shared_settings import SharedSettings
 from split_infer_ros.server.tenant import Tenant
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.tasks.clusters import CLUSTERS, ClustersTask
+from split_infer_ros.tasks.clusters import ClustersTask
 from split_infer_ros.tasks.task import Task
 from split_infer_ros.tasks.task_model import TaskModel, TaskNetwork
 from split_infer_ros.tasks.user_task import UserTask
@@ -44,12 +44,11 @@ def open_task(tenant: Tenant, settings: SharedSettings) -> OpenedModel:
 
 
 def _task_of(tenant: Tenant, *, allow_user_code: bool) -> Task:
-    name = tenant.model.removeprefix(TASK_PREFIX)
-    if name == CLUSTERS:
+    if tenant.model == CLUSTERS:
         return ClustersTask(tenant.clustering)
-    if ":" not in name:
+    if ":" not in tenant.model.removeprefix(TASK_PREFIX):
         raise UnknownModelError(
-            f"There is no task '{tenant.model}'. There are: {TASK_PREFIX}{CLUSTERS}; and {TASK_PREFIX}module:factory, "
+            f"There is no task '{tenant.model}'. There are: {CLUSTERS}; and {TASK_PREFIX}module:factory, "
             "a task of your own."
         )
     return UserTask(tenant.model, allow_user_code=allow_user_code)

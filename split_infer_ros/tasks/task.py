@@ -21,10 +21,21 @@ class Task(Protocol):
         identity: a text that differs if its costs may differ.
     """
 
-    name: str
-    takes: Takes
-    labels: tuple[str, ...]
-    identity: str
+    @property
+    def name(self) -> str:
+        """As above."""
+
+    @property
+    def takes(self) -> Takes:
+        """As above."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As above."""
+
+    @property
+    def identity(self) -> str:
+        """As above."""
 
     def example(self) -> Any:
         """Returns a frame's payload of usual size, by which costs are measured before frames come."""

@@ -9,27 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from split_infer_ros.buffers.host_arrays import Array
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.models.takes import Takes
-from split_infer_ros.models.user_names import TASK_PREFIX
-from split_infer_ros.runtime.child_process import ChildError, ChildProcess
-from split_infer_ros.runtime.python_child import python_command
-from split_infer_ros.tasks.frame_file import FrameFile
+from split_infer_ros.runtime.child_process import ChildError
+from split_infer_ros.tasks.task_child import Rows, TaskChild, TaskError, TaskFacts, TaskLostError
 
-MODULE = "split_infer_ros.tasks.user_task_process"
-MAX_START_S = 30.0  # for the imports of the user's module
-FIRST_RUN_S = 10.0  # a first run may load files
-MIN_LIMIT_S, LIMIT_RATIO = 1.0, 10.0  # a later run may take ten times as long as the slowest one so far
+FIRST_RUN_S = 10.0  # a first run may load files; no frame waits for it
+# A run that takes longer is ended: ten times the slowest one so far, but at least MIN_LIMIT_S, and at most
+# MAX_EXTRA_S more than that one. Meanwhile, the frames of other tenants wait.
+MIN_LIMIT_S, LIMIT_RATIO, MAX_EXTRA_S = 1.0, 10.0, 2.0
 RETRY_S = 5.0  # between two attempts to start again
 EXAMPLE_POINTS = 20_000
-
-
-class TaskError(SplitInferError):
-    """A task failed on a batch, hung, or returned no objects."""
 
 
 class UserTask:
@@ -54,18 +47,32 @@ class UserTask:
             raise ConfigurationError(
                 f"model '{name}' is loaded by running its code; set allow_user_code to true if you trust it."
             )
-        self.name = self.identity = name
+        self.name = name
         self._lock = threading.Lock()  # the process takes one batch at a time
-        self._slowest_s, self._trouble, self._retry_at, self._is_closed = 0.0, "", 0.0, False
-        self._frames, self._process = self._prepared()
+        self._trouble, self._retry_at, self._is_closed = "", 0.0, False
+        self._next: tuple[TaskChild, threading.Thread] | None = None  # the process that starts, and who starts it
+        self._child = TaskChild(name)
         try:
-            self._process.start()
-            facts = self._process.ask({}, FIRST_RUN_S)
-        except ChildError as error:
+            self._facts = self._child.start()
+            self._slowest_s = self._try_out(self._child)
+        except (ChildError, SplitInferError) as error:
             self.close()
-            raise ConfigurationError(f"model '{name}' cannot be made ({error}).") from error
-        self._frames.hide()
-        self.takes, self.labels = Takes(facts["takes"]), tuple(facts["labels"])
+            raise ConfigurationError(f"model '{name}' cannot be made ({str(error).rstrip('.')}).") from error
+
+    @property
+    def takes(self) -> Takes:
+        """What the task's frames hold."""
+        return self._facts.takes
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes of objects."""
+        return self._facts.labels
+
+    @property
+    def identity(self) -> str:
+        """The task's name, with a digest of the file of its module."""
+        return f"{self.name} {self._facts.source}"
 
     def example(self) -> Any:
         """Returns a black image, or points that are spread over a field of 40 x 40 m."""
@@ -81,66 +88,73 @@ class UserTask:
         """Returns the objects of each frame; see the class.
 
         Raises:
-            TaskError: the user's code raised, hung, died or returned no objects, or its process still starts.
+            TaskError: the user's code raised, or returned no objects.
+            TaskLostError: the process hung or died, or another one still starts.
         """
         with self._lock:
-            if self._trouble:
+            if self._trouble or self._is_closed:
                 self._start_again()
-                raise TaskError(self._trouble)
-            facts = self._frames.write([_array_of(payload) for payload in batch])
+                raise TaskLostError(self._trouble or f"{self.name} is closed.")
             start = time.monotonic()
-            limit_s = max(MIN_LIMIT_S, LIMIT_RATIO * self._slowest_s) if self._slowest_s else FIRST_RUN_S
-            answer = self._process.ask({"frames": facts}, limit_s)
-            if "late" in answer or "died" in answer:
-                how = (
-                    f"died ({answer['died']})" if "died" in answer else f"took longer than {limit_s:g} s and was ended"
-                )
-                self._trouble = f"{self.name} {how}. It starts again."
+            try:
+                rows = self._child.run(batch, self._limit_s)
+            except TaskLostError as error:
+                self._trouble = str(error)
                 self._start_again()
-                raise TaskError(self._trouble)
+                raise
             self._slowest_s = max(self._slowest_s, time.monotonic() - start)
-        if "error" in answer:
-            raise TaskError(f"{self.name} failed: {answer['error']}.")
-        return [self._objects(rows) for rows in answer["rows"]]
+        return [self._objects(each) for each in rows]
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process. A batch that is under way fails."""
         self._is_closed = True
-        self._process.kill()  # a batch that is under way fails
+        self._child.kill()
         with self._lock:
-            self._process.end()
-            self._frames.close()
+            starting = self._next
+        if starting is not None:
+            starting[0].kill()
+            starting[1].join()
+        with self._lock:
+            self._child.close()
 
-    def _prepared(self) -> tuple[FrameFile, ChildProcess]:
-        """Returns the memory for frames, and the process that reads it, which does not run yet."""
-        frames = FrameFile.create()
-        arguments = [frames.path, self.name.removeprefix(TASK_PREFIX)]
-        return frames, ChildProcess(python_command(MODULE), arguments, max_start_s=MAX_START_S)
+    @property
+    def _limit_s(self) -> float:
+        slowest_s = self._slowest_s
+        return max(MIN_LIMIT_S, min(LIMIT_RATIO * slowest_s, slowest_s + MAX_EXTRA_S))
+
+    def _try_out(self, child: TaskChild) -> float:
+        """Runs a process on the example, twice. Returns the seconds of the second run: the first one may load files."""
+        for _ in range(2):
+            start = time.monotonic()
+            (rows,) = child.run([self.example()], FIRST_RUN_S)
+            self._objects(rows)
+        return time.monotonic() - start
 
     def _start_again(self) -> None:
         """Starts another process on a thread of its own, unless one starts, or did so a moment ago (lock held)."""
-        now = time.monotonic()
-        if now >= self._retry_at and not self._is_closed:
-            self._retry_at = now + MAX_START_S + RETRY_S
-            threading.Thread(target=self._start, name="restart task", daemon=True).start()
+        if self._next is None and time.monotonic() >= self._retry_at and not self._is_closed:
+            child = TaskChild(self.name)
+            thread = threading.Thread(target=self._start, args=(child,), name="restart task", daemon=True)
+            self._next = child, thread
+            thread.start()
 
-    def _start(self) -> None:
-        frames, process = self._prepared()
+    def _start(self, child: TaskChild) -> None:
+        """Starts a process, tries it out, and lets it take the place of the one that was lost."""
         trouble = ""
         try:
-            process.start()
-            process.wait_until_ready()
-        except ChildError as error:
-            trouble = f"{self.name} cannot start again ({error})."
-        frames.hide()
+            facts: TaskFacts = child.start()
+            if facts[:2] != self._facts[:2]:
+                raise TaskError("it takes other frames or has other labels than before: start the node again")
+            self._try_out(child)
+        except (ChildError, SplitInferError) as error:
+            trouble = f"{self.name} cannot start again ({str(error).rstrip('.')})."
         with self._lock:
-            self._frames.close()
-            self._frames, self._process = frames, process
-            self._trouble, self._retry_at, self._slowest_s = trouble, time.monotonic() + RETRY_S, 0.0
-            if self._is_closed:
-                process.end()
+            old, self._child = (child, self._child) if trouble or self._is_closed else (self._child, child)
+            self._next, self._trouble = None, trouble
+            self._retry_at = time.monotonic() + RETRY_S if trouble else 0.0
+        old.close()
 
-    def _objects(self, rows: list[list[float]]) -> Detections:
+    def _objects(self, rows: Rows) -> Detections:
         """Returns rows as objects.
 
         Raises:
@@ -150,17 +164,11 @@ class UserTask:
         values = np.array(rows, np.float64).reshape(-1, numbers + 2)
         scores, labels = values[:, numbers].astype(np.float32), values[:, numbers + 1]
         whole = np.where(np.isfinite(labels) & (labels == np.floor(labels)), labels, -1).astype(np.int64)
-        found = Detections(values[:, :numbers].astype(np.float32), scores, whole)
+        with np.errstate(over="ignore"):  # a number may be infinite in float32, which is impossible
+            boxes = values[:, :numbers].astype(np.float32)
+        found = Detections(boxes, scores, whole)
         _, impossible = drop_impossible([found], len(self.labels))
         if impossible:
             named = ", ".join(f"{count} x {reason}" for reason, count in impossible.items())
             raise TaskError(f"{self.name} returned impossible objects: {named}.")
         return found
-
-
-def _array_of(payload: Any) -> Array:
-    """Returns a payload as the array that the user's code gets."""
-    if isinstance(payload, Pixels):
-        return payload.data[..., list(payload.rgb)]
-    points: Array = payload
-    return points

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from split_infer_ros.models.takes import Takes
 from split_infer_ros.runtime.child_loop import describe_error, serve
 from split_infer_ros.runtime.search_path import search_user_folders
 from split_infer_ros.tasks.frame_file import FrameFile
+from split_infer_ros.tasks.task import MAX_OBJECTS
 
 
 class NotATask(Exception):
@@ -25,10 +28,11 @@ def prepare(arguments: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, An
     frames = FrameFile.open(path)
     task = _make(factory)
     takes, labels = _facts_of(task)
+    source = _digest_of(factory.partition(":")[0])
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "frames" not in request:
-            return {"takes": takes.value, "labels": labels}
+            return {"takes": takes.value, "labels": labels, "source": source}
         try:
             arrays = frames.read(request["frames"])
             for array in arrays:
@@ -68,14 +72,28 @@ def _rows(found: Any, count: int, takes: Takes) -> list[list[list[float]]]:
         size = f" of {len(found)}" if isinstance(found, Sequence) else ""
         raise NotATask(f"run returned a {type(found).__name__}{size}, and must return a list of {count}")
     length = takes.box_numbers + 2
-    rows = [np.asarray(each, np.float64).reshape(-1 if np.size(each) else 0, np.shape(each)[-1]) for each in found]
-    for each in rows:
-        if len(each) and each.shape[1] != length:
+    tables = [np.asarray([] if each is None else each, np.float64) for each in found]
+    for each in tables:
+        if each.size and (each.ndim != 2 or each.shape[1] != length):
+            form = f"rows of {each.shape[1]} numbers" if each.ndim == 2 else f"an array of shape {each.shape}"
             raise NotATask(
-                f"run returned rows of {each.shape[1]} numbers, and they must have {length}: a box of "
-                f"{takes.box_numbers}, a score and a label"
+                f"run returned {form} for a frame, and must return rows of {length}: a box of {takes.box_numbers} "
+                "numbers, a score and a label"
             )
-    return [each.tolist() for each in rows]
+    return [_best(each).tolist() for each in tables]
+
+
+def _best(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the rows with the best scores, as many as a slot holds. Rows without a number as score stay."""
+    if len(rows) <= MAX_OBJECTS:
+        return rows
+    return rows[np.argsort(-np.nan_to_num(rows[:, -2], nan=np.inf), kind="stable")[:MAX_OBJECTS]]
+
+
+def _digest_of(module: str) -> str:
+    """Returns a digest of a module's file; an empty text if it has none."""
+    path = getattr(sys.modules[module], "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path and Path(path).is_file() else ""
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -39,7 +39,9 @@ class Images:
         if red == 4:
             return [list(IMPOSSIBLE.values())[green]]
         if red == 5:
-            return [[1.0, 2.0, 3.0]]
+            return [[[1.0, 2.0, 3.0]], None, 7.0][green]  # type: ignore[return-value]
+        if red == 6:
+            return [[0, 0, 1, 1, index / 5000, 0] for index in range(5000)]
         return [[0, 0, width, height, blue / 255, 0], [1, 1, 2, 2, 1.0, 1]]
 
 
@@ -71,6 +73,22 @@ class Sounds(Images):
     """Takes something else than images and points."""
 
     takes = "sounds"
+
+
+class Named(Images):
+    """Has the labels that an environment variable lists."""
+
+    labels = tuple(os.environ.get("TASK_LABELS", "bright dark").split())
+
+
+class HangsAtFirst:
+    """Never returns from its first run."""
+
+    labels = ("thing",)
+
+    def run(self, batch: Sequence[Any]) -> list[Any]:
+        time.sleep(HANG_S)
+        return []
 
 
 def fails() -> Images:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from point_cloud_values import cloud_of
 
 from benchmarks.point_clouds.lidar_scene import NOISE_M, draw_lidar_scene
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, PointCloudError
-from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer, connect
+from split_infer_ros.point_clouds.clustering import MAX_VOXELS, Clusterer, connect, estimate_pairs
 from split_infer_ros.point_clouds.reading import read_points
 from split_infer_ros.point_clouds.settings import MAX_RATIO, ClusterSettings
 
@@ -176,3 +177,23 @@ def test_clustering_without_scipy_says_what_to_install() -> None:
     assert found.returncode == 1
     assert "Clustering point clouds needs the Python package scipy, which is not installed" in found.stderr
     assert "pip install scipy." in found.stderr
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_pairs_are_estimated_without_looking_at_them(is_flat: bool) -> None:
+    from scipy.spatial import cKDTree
+
+    scale = np.array([10.0, 10.0, 0.0 if is_flat else 10.0])
+    points = np.random.default_rng(0).random((4000, 3)) * scale
+    actual = len(cKDTree(points).query_pairs(1.0))
+    assert actual * (0.8 if not is_flat else 1.0) <= estimate_pairs(points, 1.0) <= 2 * actual
+
+
+def test_voxels_with_too_many_neighbours_are_refused() -> None:
+    """All voxels of a cube are occupied: 125,000 of them, which have about 110 neighbours each."""
+    side = np.arange(50) * 0.2 + 0.1
+    points = np.stack(np.meshgrid(side, side, side - 1.3, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.float32)
+    settings = ClusterSettings(max_z_m=100.0)
+    with pytest.raises(PointCloudError, match="pairs of neighbours, and at most 3,000,000 are clustered") as refused:
+        Clusterer(settings).find(points)
+    assert refused.value.reason is DropReason.TOO_LARGE

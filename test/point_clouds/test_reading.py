@@ -157,7 +157,7 @@ REFUSED = {
     "four thousand million points": (
         replace(GOOD, height=2**32 - 1, width=2**32 - 1, row_step=2**32 - 1),
         "too_large",
-        "exceeds the limit of 2,000,000 points",
+        "exceeds the limit of 1,200,000 points",
     ),
 }
 

@@ -12,9 +12,10 @@ import pytest
 from brightness_models import LONG_S, BrightModel
 from tenant_server import SETTINGS, Running, until
 
-from split_infer_ros.errors import FrameError
+from split_infer_ros.errors import ConfigurationError, FrameError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.point_clouds.settings import ClusterSettings
 from split_infer_ros.server.frame import Origin
 from split_infer_ros.server.opened_model import OpenedModel
 from split_infer_ros.server.schedule.request import LatePolicy
@@ -113,6 +114,27 @@ def test_cloud_with_too_many_voxels_has_a_name(mixed: Mixed) -> None:
     mixed.settled()
     assert mixed.counts("lidar").dropped == {"too_large": 1}
     assert mixed.counts("lidar").published == 1
+
+
+def test_frames_of_another_kind_are_dropped_by_name(mixed: Mixed) -> None:
+    """They came while the tenant got another model. They cost no frame of others."""
+    assert mixed.set(CAMERA, LIDAR, OWN) == {}
+    mixed.pipeline.start()
+    mixed.measured()
+    image = Pixels(np.zeros((4, 6, 3), np.uint8), RGB)
+    mixed.pipeline.intake("lidar").check(image)
+    mixed.pipeline.intake("lidar").submit(image, Origin(None, "lidar", 4, 6), time.monotonic())
+    for name in ("own", "camera"):
+        mixed.pipeline.intake(name).submit(CLOUD, Origin(None, name, 0, 0), time.monotonic())
+    mixed.send("camera", 7)
+    mixed.settled()
+    assert [mixed.counts(name).dropped for name in ("lidar", "own", "camera")] == [{"removed": 1}] * 3
+    assert mixed.counts("camera").published == 1
+
+
+def test_settings_of_clusters_are_for_clusters() -> None:
+    with pytest.raises(ConfigurationError, match="min_points can only be set for task:clusters, and the model is one"):
+        replace(CAMERA, clustering=ClusterSettings(min_points=5))
 
 
 def test_tenants_come_and_go_and_change_between_images_and_points(mixed: Mixed) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from split_infer_ros.errors import PassingError
 from split_infer_ros.server.costs.cost_table import CostTable
 from split_infer_ros.server.costs.kept_costs import samples_agree
 from split_infer_ros.server.costs.table_model import BlankImages
@@ -131,7 +132,8 @@ class CostMeasurer:
         self._current = None
         if measurement.failure is not None:
             if measurement.is_required:
-                self._table.add_failed(measurement.combination, measurement.mode)
+                is_passing = isinstance(measurement.failure, PassingError)
+                self._table.add_failed(measurement.combination, measurement.mode, is_passing=is_passing)
         elif measurement.samples_s:
             self._table.add_measured(measurement.combination, measurement.samples_s, measurement.mode)
         return True

@@ -28,6 +28,8 @@ from split_infer_ros.split.model import SplitModel
 if TYPE_CHECKING:
     from split_infer_ros.split.stacked_model import StackedModel
 
+Failure = tuple[int, Combination, CostKey]  # the mode, and what could not run in it
+
 MAX_EXECUTION_S = 0.25  # longer executions are not measured, because their costs grow in proportion
 MIN_SAVING = 0.1  # without graphs, larger batches are measured only if two images save this share: an engine compiles
 MAX_FUSED = 128  # the most combinations of several models that are considered, the fewest models first
@@ -56,7 +58,8 @@ class CostTable:
         self._kept = KeptCosts(key, database, graphs=graphs)
         self._models: dict[str, TableModel] = {}
         self._stacks: dict[str, StackedModel] = {}
-        self._failed: set[tuple[int, Combination, CostKey]] = set()
+        self._failed: set[Failure] = set()
+        self._passing: set[Failure] = set()  # those that may work by now
         self._kinds: dict[str, set[str]] = {}  # the kinds that each model has had
         self._fusion_budget_s = 0.0
 
@@ -119,7 +122,8 @@ class CostTable:
 
     def has_failed(self, name: str) -> bool:
         """Returns whether the model could not run even a single image in one of the execution modes."""
-        return any(self._has_failed(mode, combination_of({name: 1})) for mode in self._modes)
+        failed = [self._failure(mode, combination_of({name: 1})) for mode in self._modes]
+        return any(each in self._failed and each not in self._passing for each in failed)
 
     def next_to_measure(self, mode: int = 0) -> Combination | None:
         """Returns the next combination to measure in an execution mode; None if enough is known.
@@ -145,9 +149,17 @@ class CostTable:
         """Writes the samples that were added to the database; see ``KeptCosts.save``. Callers hold no lock."""
         self._kept.save()
 
-    def add_failed(self, combination: Combination, mode: int = 0) -> None:
-        """Notes that an execution cannot run. It is not measured again, unless a model gets another plan."""
-        self._failed.add((mode, combination, self._cost_key(combination)))
+    def add_failed(self, combination: Combination, mode: int = 0, *, is_passing: bool = False) -> None:
+        """Notes that an execution cannot run. It is not measured again, unless a model gets another plan.
+
+        Args:
+            combination: the execution.
+            mode: the execution mode.
+            is_passing: whether it may work a moment later. Its models then serve without this cost.
+        """
+        failure = self._failure(mode, combination)
+        self._failed.add(failure)
+        (self._passing.add if is_passing else self._passing.discard)(failure)
 
     def costs(self) -> ExecutionModes:
         """Returns the costs of all models with at least one measured batch, in every execution mode."""
@@ -181,7 +193,10 @@ class CostTable:
         return {name: own for name, own in members.items() if self._has(mode, own)}
 
     def _has_failed(self, mode: int, combination: Combination) -> bool:
-        return (mode, combination, self._cost_key(combination)) in self._failed
+        return self._failure(mode, combination) in self._failed
+
+    def _failure(self, mode: int, combination: Combination) -> Failure:
+        return mode, combination, self._cost_key(combination)
 
     def _forget_failures(self, names: set[str], modes: Sequence[int]) -> None:
         self._failed = {each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()}

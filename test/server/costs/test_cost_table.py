@@ -150,6 +150,16 @@ def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:
     assert table.next_to_measure() == (("one", 1),)
 
 
+def test_a_failure_that_may_pass_costs_no_frames(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "a", max_batch_size=1)
+    table.add_model("one", MODELS["one"], "x")
+    table.add_failed((("one", 1),), is_passing=True)
+    assert not table.has_failed("one")
+    assert table.next_to_measure() is None
+    table.add_failed((("one", 1),))
+    assert table.has_failed("one")
+
+
 def test_a_failure_is_one_plans_of_one_model(tmp_path: Path) -> None:
     table = make_table(tmp_path / "a", max_batch_size=1)
     for name in ("one", "two"):
