@@ -10,6 +10,7 @@
         - ImageError: an image message cannot be read.
         - PointCloudError: a point cloud cannot be read, or is too large.
         - StreamError: weights did not arrive, for all frames of a batch.
+    - PassingError: something fails that may work a moment later by itself.
     - HandleError: a handle gives no access to a slot. It carries the name under which the refused handle is counted.
     - Notice: something runs, but not as it was asked for. No frame is dropped. The notice is reported, not raised.
 """

@@ -23,6 +23,7 @@ PUBLIC = {
     "ModelEntry",
     "ModelSpec",
     "Notice",
+    "PassingError",
     "PointCloudError",
     "Preprocess",
     "SourceError",

@@ -2,8 +2,8 @@
 
 One core computes a model, as the paper's GPU does. Its layers stay whole, and their weights lie in memory of their own.
 The other core reads weights from a file and copies them there, as the paper's CPU and copy engine do. Reads are held
-back to a rate at which all weights take as long as the layers, or to a part of the disk's own rate. So a disk whose
-rate changes decides nothing.
+back to a fixed rate: all weights take as long as the layers, or reads have a part of the disk's own rate. So a disk
+whose rate changes decides nothing.
 
 - synchronous: reading, copying and computing advance together. Two buffers on either side hold the largest layer.
 - asynchronous: each stage goes on when it can. A ring on either side holds the largest layer.
