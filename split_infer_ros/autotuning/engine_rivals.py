@@ -15,6 +15,7 @@ from split_infer_ros.autotuning.spaces import micro_batches_of, network_space, s
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
@@ -30,6 +31,7 @@ from split_infer_ros.telemetry.heat import Processor
 from split_infer_ros.telemetry.machine import num_cores
 
 NO_FASTER = 0.999  # the highest gain of a rival that was taken back; rounding must not make it the fastest
+MAX_IN_HEAT = 2.0  # times the fastest one: what spares a processor may be slower
 MAX_TRIES = 3  # a contest that others ended is repeated, but not for ever
 
 
@@ -132,12 +134,17 @@ class EngineRivals(TrialRivals):
     def _measured(self, model: SplitModel, hot: Processor) -> Rival | None:
         """Returns the next configuration that runs on this machine, the fastest first; None if none is left.
 
-        Compiled ones are left out, because compiling heats the machine further.
+        Compiled ones are left out, because compiling heats the machine further. So are those that take much longer than
+        the fastest one: frames would be lost while they take turns. Below fp32 there is none, because detections would
+        have to be compared first.
         """
+        if model.precision is not Precision.FP32:
+            return None
         self._settled.add(name_of(model.execution_config.as_json()))  # whatever takes its place has won against it
         task, engines = network_task(model, self._trials.batch_size), engines_for(model, model.precision)
-        records = self._database.find(Key.here(str(model.device)), task)
-        for record in sorted((each for each in records if each.error is None), key=lambda each: each.median_s):
+        records = [each for each in self._database.find(Key.here(str(model.device)), task) if each.error is None]
+        records.sort(key=lambda each: each.median_s)
+        for record in [each for each in records if each.median_s <= MAX_IN_HEAT * records[0].median_s]:
             config = ExecutionConfig.from_json(record.config)
             if (config.precision, config.compiler) != (model.precision, Compiler.NONE) or config.segments:
                 continue

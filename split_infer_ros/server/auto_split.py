@@ -149,8 +149,7 @@ class AutoSplit:
         Args:
             find_profile: finds the profile of the model that serves now. Nothing is measured.
             request: the ``open_request`` for which the profile was measured.
-            hot: the processor that is too hot; None: there is none. While there is one, the split point does not follow
-                the stages' times, because that could undo what spares the processor.
+            hot: the processor that is too hot; None: there is none. See ``hold``.
 
         Raises:
             ConfigurationError: there is no profile.
@@ -158,9 +157,15 @@ class AutoSplit:
         with self._lock:
             if request != self._requested:
                 return []
-            controller, choices = self._chooser.replan(find_profile, request, hot)
-            self._controller, self._is_hot = controller, hot is not None
+            self._controller, choices = self._chooser.replan(find_profile, request, hot)
             return choices
+
+    def hold(self, is_hot: bool) -> None:
+        """Lets the split point stay where it is while a processor is too hot.
+
+        If it followed the stages' times, that could undo what spares the processor.
+        """
+        self._is_hot = is_hot
 
     def settle(self, winner: SplitChoice | None, request: Request) -> None:
         """Takes what turns on live frames have found for the best choice, until the stages drift.

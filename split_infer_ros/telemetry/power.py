@@ -55,10 +55,13 @@ class MeanPower:
     def take(self) -> list[Reading]:
         """Returns the mean watts of each sensor since the last call, by name.
 
-        A sensor without two readings in a row is left out.
+        A sensor without two readings in a row is left out. So is a counter of joules that stands still.
         """
+        counters = {name for name, reading in self._latest.items() if reading.unit is SensorUnit.JOULE}
         means = [
-            Reading(name, joules / seconds, SensorUnit.WATT) for name, (joules, seconds) in sorted(self._sums.items())
+            Reading(name, joules / seconds, SensorUnit.WATT)
+            for name, (joules, seconds) in sorted(self._sums.items())
+            if joules or name not in counters
         ]
         self._sums = {}
         return means

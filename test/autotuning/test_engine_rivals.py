@@ -286,6 +286,13 @@ def test_in_heat_what_was_measured_is_proposed_without_trials(model: SplitModel,
     assert trials.asked == asked
 
 
+def test_in_heat_what_takes_much_longer_is_left_out(model: SplitModel, database: Database) -> None:
+    rivals = opened(Trials({"onnxruntime": 1.0, "openvino": 2.1}), database)
+    assert proposed(rivals, model) is None
+    rivals.again(Processor.CPU)
+    assert proposed(rivals, model) is None
+
+
 def test_in_heat_nothing_is_tried_that_was_never_measured(model: SplitModel, database: Database) -> None:
     trials = Trials({"onnxruntime": 1.0, "openvino": 0.5})
     rivals = opened(trials, database)

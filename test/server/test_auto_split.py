@@ -382,6 +382,7 @@ def test_in_heat_the_split_point_does_not_follow_the_stages(harness: Harness) ->
     before = harness.split.settings
     harness.split.start()
     for hot, stays in ((Processor.CPU, True), (None, False)):
+        harness.split.hold(hot is not None)
         harness.split.replan(harness.find, request, hot)
         harness.run(before, 20, head_slower=20.0)
         settle(harness)

@@ -73,6 +73,9 @@ def test_a_counter_gives_the_exact_energy(steps: list[tuple[float, float]]) -> N
     for seconds, more in steps:
         now, joules = now + seconds, joules + more
         power.add(counted(psys=joules), now)
+    if joules == 17.0:
+        assert power.take() == [], "a counter that stands still counts nothing"
+        return
     mean = power.take()[0]
     assert mean.unit is SensorUnit.WATT
     assert mean.value * now == pytest.approx(joules - 17.0, rel=1e-6, abs=1e-6)

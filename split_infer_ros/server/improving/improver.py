@@ -64,6 +64,7 @@ class Improver:
         with self._guard:
             for served in [served for served in list(self._rivals) if served not in self._searches]:
                 self._search(served)
+            self._begin()  # there may be a temperature bound now
 
     def remove(self, served: ServedModel) -> None:
         """Tries no further rivals of a model, ends a trial that is under way, and does not watch over it any more."""
@@ -118,10 +119,10 @@ class Improver:
 
     def _begin(self) -> None:
         """Starts the threads if there is something to do (``_guard`` held)."""
-        if not self._searches or self._ending.is_set():
+        if self._ending.is_set():
             return
         self._heat_watch.start()
-        if self._thread is None:
+        if self._searches and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="improver", daemon=True)
             self._thread.start()
 
@@ -227,8 +228,7 @@ class Improver:
 
     def _bound_c(self) -> float:
         """Returns the highest temperature that is not hot, in C; 0: there is no bound, or nothing is improved."""
-        with self._guard:
-            return max((served.plan.settings.max_temperature_c for served in list(self._rivals)), default=0.0)
+        return max((served.plan.settings.max_temperature_c for served in list(self._rivals)), default=0.0)
 
     def _hot_for(self, served: ServedModel) -> Processor | None:
         return self._heat_watch.heat.hot_for(served.instance.model.device.type)
@@ -242,8 +242,11 @@ class Improver:
             if heat.hot is not before.hot:
                 self._say(served.key, f"{served.instance.model.entry.name}: {served.heat or 'no temperature bound'}.")
         if heat.hot is not before.hot:
-            for search in list(self._searches.values()):
-                search.rivals.interrupt()
+            for served, search in list(self._searches.items()):
+                kind = served.instance.model.device.type
+                if heat.hot_for(kind) is not before.hot_for(kind):  # a trial of another processor goes on
+                    search.hurry()
+                    search.rivals.interrupt()
             self.search_again()
 
     def _is_over(self, served: ServedModel) -> bool:

@@ -63,6 +63,10 @@ class Search:
         self.batches, self.not_before = 0, time.monotonic() + self._rest_s
         self._rest_s = min(MAX_REST_S, 2 * self._rest_s)
 
+    def hurry(self) -> None:
+        """Ends a rest, because what is wanted has changed."""
+        self.not_before, self._rest_s = 0.0, REST_S
+
     def agrees(self, served: ServedModel, rival: Rival, is_over: Callable[[], bool]) -> bool | None:
         """Returns whether a rival's detections agree with those in fp32; None if that is not known yet.
 
@@ -74,7 +78,9 @@ class Search:
         if rival.min_agreement is None:
             return True
         if rival.model not in self.checks:
-            assert self.reference is not None, "a precision is judged only in place of fp32"
+            if self.reference is None:  # heat ended the search in which fp32 served
+                self.rivals.refuse("no model in fp32 serves, with which it could be compared")
+                return False
             self.checks[rival.model] = AgreementCheck(self.reference, rival.model, rival.min_agreement)
         check = self.checks[rival.model]
         if check.has_passed:

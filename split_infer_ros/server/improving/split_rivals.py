@@ -113,6 +113,7 @@ class SplitRivals:
     def again(self, hot: Processor | None) -> None:
         """Makes another shortlist, because a processor has become too hot, or has cooled."""
         self._hot, self._planned_for = hot, None
+        self._split.hold(hot is not None)
         self._found.clear()  # otherwise the summary would grow with each hot day
 
     def close(self) -> None:

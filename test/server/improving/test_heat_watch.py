@@ -35,9 +35,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 def test_without_a_bound_no_sensor_is_looked_for(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heat_watch.Sensors, "find", lambda: pytest.fail("sensors were looked for"))
+    before = threading.enumerate()
     watched.watch.start()
-    until(lambda: len(watched.notes) > 3)
-    assert {heat for _, heat in watched.notes} == {Heat()}
+    assert threading.enumerate() == before
+    assert watched.notes == []
 
 
 def test_files_of_a_board_make_it_hot_and_cool(
@@ -61,9 +62,30 @@ def test_a_bound_that_is_taken_away_cools_at_once(watched: Watched, monkeypatch:
     until(lambda: watched.watch.heat.hot is Processor.CPU)
     watched.bound_c = 0.0
     until(lambda: watched.watch.heat == Heat())
+    until(lambda: "heat" not in {thread.name for thread in threading.enumerate()})
+    watched.bound_c = 90.0
+    watched.watch.start()
+    until(lambda: watched.watch.heat.hot is Processor.CPU)
 
 
-def test_a_stopped_watch_can_start_again(watched: Watched) -> None:
+def test_a_sensor_that_raises_ends_nothing(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Recording] = []
+
+    def find() -> Recording:
+        if not found:
+            found.append(Recording(95.0))
+            raise RuntimeError("a library that is broken")
+        return found[0]
+
+    monkeypatch.setattr(heat_watch.Sensors, "find", find)
+    watched.bound_c = 90.0
+    watched.watch.start()
+    until(lambda: watched.watch.heat.hot is Processor.CPU)
+
+
+def test_a_stopped_watch_can_start_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heat_watch.Sensors, "find", lambda: Recording(60.0))
+    watched.bound_c = 90.0
     watched.watch.start()
     watched.watch.start()  # which changes nothing
     until(lambda: bool(watched.notes))
