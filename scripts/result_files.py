@@ -26,7 +26,6 @@ TITLES = {
     "multi_tenant": "Kernel merge and fusion (paper 001)",
     "merged_kernels": "Merged and fused kernels (paper 001)",
     "demand_layering": "Demand layering (paper 002)",
-    "weight_stages": "Demand layering in three stages on two cores (paper 002)",
     "memory_policies": "Memory policies (paper 003)",
     "co_optimisation": "Co-optimisation (paper 003)",
     "point_clouds": "Objects in point clouds (paper 003)",

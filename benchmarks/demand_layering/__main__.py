@@ -35,11 +35,15 @@ each model.
 On a GPU, each streaming residency is compared with resident weights and an upload of all weights for each pass. Memory
 is counted on the GPU. The bound is the longer of computing and of reading all weights.
 
+`--two-cores` measures the paper's three stages in place of all that: one core reads and copies, and the other computes.
+See `demand_layering/two_cores.py`.
+
 From the source tree: `PYTHONPATH=. python benchmarks demand_layering`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +54,7 @@ import torch
 
 from benchmarks.common.claim import Claim
 from benchmarks.common.report import Panel, Report, arguments, deliver, seconds_for_turns, show
-from benchmarks.demand_layering import child
+from benchmarks.demand_layering import child, two_cores
 from benchmarks.demand_layering.contest import WITH_READS, Effort, StreamingContest
 from benchmarks.demand_layering.on_gpu import StreamingContestOnGpu
 from benchmarks.demand_layering.plan import plan_model
@@ -112,7 +116,16 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
+    parser.add_argument(
+        "--two-cores", action="store_true", help="three stages on two cores, at a fixed rate of reading"
+    )
     chosen = parser.parse_args()
+    if chosen.two_cores:
+        if len(os.sched_getaffinity(0)) < two_cores.MIN_CORES:
+            parser.error("--two-cores needs two cores, and this process may use one.")
+        stages = chosen.models or (two_cores.QUICK_MODELS if chosen.quick else two_cores.MODELS)
+        deliver(two_cores.run(stages, lambda: seconds_for_turns(chosen, two_cores.FULL_S)), chosen)
+        return 0
     device = choose_device(chosen.device)
     names = chosen.models or (QUICK_MODELS[device.type] if chosen.quick else MODELS)
 

@@ -58,8 +58,7 @@ class CostTable:
         self._kept = KeptCosts(key, database, graphs=graphs)
         self._models: dict[str, TableModel] = {}
         self._stacks: dict[str, StackedModel] = {}
-        self._failed: set[Failure] = set()
-        self._passing: set[Failure] = set()  # those that may work by now
+        self._failed: dict[Failure, bool] = {}  # whether it may work by now
         self._kinds: dict[str, set[str]] = {}  # the kinds that each model has had
         self._fusion_budget_s = 0.0
 
@@ -122,8 +121,8 @@ class CostTable:
 
     def has_failed(self, name: str) -> bool:
         """Returns whether the model could not run even a single image in one of the execution modes."""
-        failed = [self._failure(mode, combination_of({name: 1})) for mode in self._modes]
-        return any(each in self._failed and each not in self._passing for each in failed)
+        single = combination_of({name: 1})
+        return any(self._failed.get(self._failure(mode, single)) is False for mode in self._modes)
 
     def next_to_measure(self, mode: int = 0) -> Combination | None:
         """Returns the next combination to measure in an execution mode; None if enough is known.
@@ -157,9 +156,7 @@ class CostTable:
             mode: the execution mode.
             is_passing: whether it may work a moment later. Its models then serve without this cost.
         """
-        failure = self._failure(mode, combination)
-        self._failed.add(failure)
-        (self._passing.add if is_passing else self._passing.discard)(failure)
+        self._failed[self._failure(mode, combination)] = is_passing
 
     def costs(self) -> ExecutionModes:
         """Returns the costs of all models with at least one measured batch, in every execution mode."""
@@ -199,7 +196,8 @@ class CostTable:
         return mode, combination, self._cost_key(combination)
 
     def _forget_failures(self, names: set[str], modes: Sequence[int]) -> None:
-        self._failed = {each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()}
+        kept = [each for each in self._failed if each[0] not in modes or not names & dict(each[1]).keys()]
+        self._failed = {each: self._failed[each] for each in kept}
 
     def _stack_pays(self, mode: int, members: Sequence[str]) -> bool | None:
         name, is_known = " + ".join(members), self._find_s(mode, {members[0]: 1}) is not None

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.claim import Verdict
+from benchmarks.demand_layering import __main__ as bench
 from benchmarks.demand_layering import child
-from benchmarks.weight_stages import __main__ as bench
-from benchmarks.weight_stages.contest import OPTIMISED, PAPERS_ORDER, PLACES, StageContest
-from benchmarks.weight_stages.pipelines import PacedFile, pass_s
+from benchmarks.demand_layering.stage_contest import OPTIMISED, PAPERS_ORDER, PLACES, StageContest
+from benchmarks.demand_layering.stages import PacedFile, pass_s
 from split_infer_ros.runtime.inference import inference_mode
 
 pytest.importorskip("torch")
@@ -59,10 +59,10 @@ def test_claims_of_the_papers_model_can_fail(stages: StageContest, monkeypatch: 
         monkeypatch.setitem(figures, name, [seconds] * turns)
     verdicts = {claim.name: claim.verdict for claim in stages.claims(stages.contest)}
     for faster, slower in PAPERS_ORDER:
-        assert verdicts[f"yolov4: delay of {faster}, part of that of {slower}"] is Verdict.FAILS
-    assert verdicts["yolov4: optimised, later than resident"] is Verdict.FAILS
-    assert verdicts["yolov4: predicted delay, off by at most"] is Verdict.FAILS
-    assert verdicts["yolov4: predicted delay, off by, median of pipelines"] in (Verdict.HOLDS, Verdict.FAILS)
+        assert verdicts[f"yolov4, two cores: delay of {faster}, part of that of {slower}"] is Verdict.FAILS
+    assert verdicts["yolov4, two cores: optimised, later than resident"] is Verdict.FAILS
+    assert verdicts["yolov4, two cores: predicted delay, off by at most"] is Verdict.FAILS
+    assert verdicts["yolov4, two cores: predicted delay, off by, median of pipelines"] in (Verdict.HOLDS, Verdict.FAILS)
     for name in slow:
         monkeypatch.setitem(figures, name, [0.1] * turns)
     held = {claim.verdict for claim in stages.claims(stages.contest) if "holds" not in claim.name}
@@ -90,7 +90,7 @@ def test_passes_are_timed_for_as_long_as_wanted() -> None:
 
 
 def test_command_needs_two_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["weight_stages"])
+    monkeypatch.setattr("sys.argv", ["demand_layering", "--two-cores"])
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     with pytest.raises(SystemExit):
         bench.main()

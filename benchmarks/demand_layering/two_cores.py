@@ -14,14 +14,12 @@ whose rate changes decides nothing.
 All pipelines take turns with resident weights. A prediction takes the times of layers, reads and copies that were
 measured at the start. In each turn, the layers' times are scaled by how long resident weights take then.
 
-From the source tree: `PYTHONPATH=. python benchmarks weight_stages`. It needs two cores. `--seconds` is the time for
-each model. A quick run has only ResNet-50.
+`bench demand_layering --two-cores` runs it. A quick run has only ResNet-50.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -32,16 +30,17 @@ import torch
 
 from benchmarks.common.claim import Claim
 from benchmarks.common.picture import Curve
-from benchmarks.common.report import Panel, Report, arguments, deliver, seconds_for_turns, show
+from benchmarks.common.report import Panel, Report, show
 from benchmarks.common.rows import in_ms
 from benchmarks.common.turns import take_turns
-from benchmarks.weight_stages.contest import PLACES, StageContest
+from benchmarks.demand_layering.stage_contest import PLACES, StageContest
 from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.runtime.inference import inference_mode
 
 MODELS = ("yolov4", "resnet50", "alexnet", "vgg16")
 QUICK_MODELS = ("resnet50",)
 FULL_S = 180.0  # for each model
+MIN_CORES = 2
 
 
 def run(names: Sequence[str], seconds: Callable[[], float]) -> Report:
@@ -69,20 +68,4 @@ def run(names: Sequence[str], seconds: Callable[[], float]) -> Report:
                 ]
     for row in rows:
         show(row)
-    return Report("weight_stages", claims, rows, panels)
-
-
-def main() -> int:
-    """Runs the benchmark and returns its exit code."""
-    parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
-    chosen = parser.parse_args()
-    if len(os.sched_getaffinity(0)) < 2:
-        parser.error("this benchmark needs two cores, and this process may use one.")
-    names = chosen.models or (QUICK_MODELS if chosen.quick else MODELS)
-    deliver(run(names, lambda: seconds_for_turns(chosen, FULL_S)), chosen)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Report("demand_layering", claims, rows, panels)

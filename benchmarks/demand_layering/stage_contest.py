@@ -21,8 +21,8 @@ from benchmarks.common.turns import Contest, rotated
 from benchmarks.demand_layering import child
 from benchmarks.demand_layering.claims import prediction_error, prediction_of
 from benchmarks.demand_layering.rivals import load_once
+from benchmarks.demand_layering.stages import Bound, PacedFile, open_pipeline, pass_s
 from benchmarks.demand_layering.table import MIB, PAPER, PAPERS_MODEL
-from benchmarks.weight_stages.pipelines import Bound, PacedFile, open_pipeline, pass_s
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
@@ -100,23 +100,23 @@ class StageContest:
         at_most = partial(Claim, direction=Direction.AT_MOST, turn_s=turn_s)
         middle = self._middle_error(figures)
         found = [
-            at_most(f"{self.name}: predicted delay, off by, median of pipelines", middle, "%", 10.0),
-            at_most(f"{self.name}: predicted delay, off by at most", worst, "%", 20.0),
+            at_most(f"{self.name}, two cores: predicted delay, off by, median of pipelines", middle, "%", 10.0),
+            at_most(f"{self.name}, two cores: predicted delay, off by at most", worst, "%", 20.0),
         ]
         if self.name != PAPERS_MODEL:
             return found
         for rival, places in PLACES.items():
             held = exact(self.plans[rival].ring_bytes / self.block_bytes)
             paper = f"{places} largest layers: {PAPER[rival].memory_mib:.1f} MiB"
-            claim = f"{self.name}: {rival} holds, in largest layers"
+            claim = f"{self.name}, two cores: {rival} holds, in largest layers"
             found.append(at_most(claim, held, "", 1.02 * places, paper=paper))
         for (faster, slower), paper in PAPERS_ORDER.items():
-            claim = f"{self.name}: delay of {faster}, part of that of {slower}"
+            claim = f"{self.name}, two cores: delay of {faster}, part of that of {slower}"
             found.append(at_most(claim, ratio(figures[faster], figures[slower]), "x", 1.0, paper=paper))
         resident = figures[child.RESIDENT]
         added = estimate(lambda one, other: 1e3 * np.median(one - other, axis=-1), figures[OPTIMISED], resident)
         paper = f"below {EXTRA_MS:g} ms with 52.8 MiB"
-        claim, floor = f"{self.name}: optimised, later than resident", -1e3 * JITTER * median(resident)
+        claim, floor = f"{self.name}, two cores: optimised, later than resident", -1e3 * JITTER * median(resident)
         return [*found, at_most(claim, added, "ms", EXTRA_MS, floor=floor, paper=paper)]
 
     def rows(self) -> list[Mapping[str, Any]]:
