@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,15 +50,13 @@ def shared(packed_model: PackedModel, request: pytest.FixtureRequest) -> Iterato
     with torch.inference_mode():
         features = tuple(packed_model.model.backbone("default")(packed_model.images[:1]))
         expected = packed_model.resident(packed_model.images[:1]), packed_model.model.head("default")(*features)[0]
-    files, open_file = list[WeightsFile](), WeightsFile.open
+    files: list[WeightsFile] = []
 
-    def note(*arguments: Any, **options: Any) -> WeightsFile:
-        files.append(open_file(*arguments, **options))
+    def open_file(path: Path) -> WeightsFile:
+        files.append(WeightsFile.open(path))
         return files[-1]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WeightsFile, "open", note)
-        partitions = open_in(ring_memory, backbone), open_in(ring_memory, head)
+    partitions = open_in(ring_memory, backbone, open_file), open_in(ring_memory, head, open_file)
     assert len(files) == 2
     yield SharedRing(partitions, ((packed_model.images[:1],), features), expected, tuple(files))
     for partition in partitions:
@@ -66,11 +64,13 @@ def shared(packed_model: PackedModel, request: pytest.FixtureRequest) -> Iterato
     assert not [thread for thread in threading.enumerate() if thread.name == "weight_prefetcher"]
 
 
-def open_in(ring_memory: RingMemory, packed: PackedPartition) -> StreamedPartition:
+def open_in(
+    ring_memory: RingMemory, packed: PackedPartition, open_file: Callable[[Path], WeightsFile]
+) -> StreamedPartition:
     memory_plan = plan_memory(
         Residency.ASYNCHRONOUS, packed.block_sizes, packed.step_blocks, budget_bytes=ring_memory.nbytes
     )
-    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory, open_file=open_file)
 
 
 @pytest.mark.parametrize("hint", ["none", "right", "wrong"])
