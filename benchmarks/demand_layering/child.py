@@ -34,7 +34,7 @@ from split_infer_ros.weight_streaming.packed_partition import PackedPartition, o
 from split_infer_ros.weight_streaming.packed_weights import streamable
 from split_infer_ros.weight_streaming.residency import Residency, blocks_in_ring, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
-from split_infer_ros.weight_streaming.ring_plan import plan_ring
+from split_infer_ros.weight_streaming.ring_plan import CHUNK_BYTES, plan_double_buffer, plan_ring
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
@@ -53,10 +53,22 @@ class AutoPlan(NamedTuple):
     Attributes:
         resident_blocks: the number of blocks that stay in memory.
         capacity: the bytes of the ring buffer.
+        has_two_buffers: 1 if blocks pass through two buffers in turns in place of a ring.
     """
 
     resident_blocks: int = 0
     capacity: int = 0
+    has_two_buffers: int = 0
+
+    def memory_plan(self, packed: PackedPartition) -> MemoryPlan:
+        """Returns the plan with this memory."""
+        sizes, steps = (
+            packed.block_sizes[self.resident_blocks :],
+            blocks_in_ring(packed.step_blocks, self.resident_blocks),
+        )
+        if self.has_two_buffers:
+            return MemoryPlan(self.resident_blocks, plan_double_buffer(sizes, steps, chunk_bytes=CHUNK_BYTES))
+        return MemoryPlan(self.resident_blocks, plan_ring(sizes, steps, self.capacity))
 
 
 def images_of(model: SplitModel) -> Tensor:
@@ -99,9 +111,7 @@ def open_partition(model: SplitModel, path: Path, residency: str, plan: AutoPlan
     if residency == NOTHING:
         return share_one_place(packed)
     if residency == AUTO:
-        step_blocks = blocks_in_ring(packed.step_blocks, plan.resident_blocks)
-        ring = plan_ring(packed.block_sizes[plan.resident_blocks :], step_blocks, plan.capacity)
-        return StreamedPartition.open(packed, MemoryPlan(plan.resident_blocks, ring))
+        return StreamedPartition.open(packed, plan.memory_plan(packed))
     return StreamedPartition.open(packed, plan_memory(Residency(residency), packed.block_sizes, packed.step_blocks))
 
 

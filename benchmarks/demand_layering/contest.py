@@ -209,7 +209,7 @@ class StreamingContest:
         residencies = [child.NOTHING, *claimed]
 
         def measure(residency: str) -> float:
-            return measure_peak(planned.name, planned.path, residency, auto_plan(planned.chosen))
+            return measure_peak(planned.name, planned.path, residency, auto_plan(planned.packed, planned.chosen))
 
         with ThreadPoolExecutor(2) as threads:
             start = threads.submit(measure_start, planned.name, planned.path)

@@ -7,7 +7,9 @@ It measures a profile of layers and disk, predicts the trade-off between memory 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,16 +24,17 @@ from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.packed_weights import streamable
-from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.profiling import measure_passes, profile_partition
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
-from split_infer_ros.weight_streaming.ring_size import AllowedDelay, RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.ring_size import AllowedDelay, RingTrial, choose_measured, predict_trade_off
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 ALLOWED = AllowedDelay(1e-3)
 MAX_SHARE = 0.25  # the most that auto may hold, as a share of one copy of the weights
 RING_SHARE = 0.9  # the ring's share of that; memory around the ring is measured from outside as well
 PROFILE_PASSES = 3
+TRIAL_PASSES = 6  # of each of the best points; the first one does not count
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class PlannedModel:
         """
         if residency == child.RESIDENT:
             return self.model.backbone("output")  # its convolutions have packed weights like all others
-        return child.open_partition(self.model, self.path, residency, auto_plan(trial or self.chosen))
+        return child.open_partition(self.model, self.path, residency, auto_plan(self.packed, trial or self.chosen))
 
     def profile(self, passes: int) -> StreamingProfile:
         """Measures and returns the profile of layers and disk as they are now, in ``passes`` passes."""
@@ -82,16 +85,22 @@ def plan_model(name: str, path: Path) -> PlannedModel:
     pack_model(streamable(model), path, num_threads=torch.get_num_threads())
     images = child.images_of(model)
     packed = child.open_whole(model, path, num_threads=torch.get_num_threads())
+
+    def time_passes(trial: RingTrial) -> list[float]:
+        with closing(_open(model, path, trial.memory_plan)) as partition:
+            return measure_passes(partition, [images], TRIAL_PASSES)
+
+    smallest = min_capacity(packed.block_sizes, packed.step_blocks)
     with torch.inference_mode():
         profile = _profile(model, path, packed, images, PROFILE_PASSES)
-    smallest = min_capacity(packed.block_sizes, packed.step_blocks)
-    trials = predict_trade_off(
-        packed.block_sizes,
-        packed.step_blocks,
-        profile,
-        max_bytes=max(RING_SHARE * MAX_SHARE * sum(packed.block_sizes), smallest),
-        allowed=ALLOWED,
-    )
+        trials = predict_trade_off(
+            packed.block_sizes,
+            packed.step_blocks,
+            profile,
+            max_bytes=max(RING_SHARE * MAX_SHARE * sum(packed.block_sizes), smallest),
+            allowed=ALLOWED,
+        )
+        chosen = choose_measured(trials, profile.compute_s, ALLOWED, time_passes)
     return PlannedModel(
         name=name,
         path=path,
@@ -99,20 +108,24 @@ def plan_model(name: str, path: Path) -> PlannedModel:
         images=images,
         packed=packed,
         trials=trials,
-        chosen=choose_trial(trials, profile.compute_s, ALLOWED),
+        chosen=chosen,
     )
 
 
 def _profile(model: SplitModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
-    def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
-        return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
+    return profile_partition(
+        partial(_open, model, path), packed.block_sizes, packed.step_blocks, inputs=[images], passes=passes
+    )
 
-    return profile_partition(open_partition, packed.block_sizes, packed.step_blocks, inputs=[images], passes=passes)
+
+def _open(model: SplitModel, path: Path, memory_plan: MemoryPlan) -> StreamedPartition:
+    return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
 
 
-def auto_plan(trial: RingTrial) -> child.AutoPlan:
+def auto_plan(packed: PackedPartition, trial: RingTrial) -> child.AutoPlan:
     """Returns the memory of a trial in the form that ``child`` takes."""
-    return child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
+    plan = child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
+    return plan if plan.memory_plan(packed) == trial.memory_plan else plan._replace(has_two_buffers=1)
 
 
 def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from statistics import median
 from typing import TypeVar
 
 import torch
@@ -24,7 +22,7 @@ from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.partition_spec import PartitionSpec
 from split_infer_ros.weight_streaming.profiling import measure_passes, profile_partition
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
-from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off, shortlist
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_measured, predict_trade_off
 from split_infer_ros.weight_streaming.settings import WeightsSettings
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
@@ -77,13 +75,11 @@ def choose_memory(
     if not trials:
         raise refusals[0]
     resident_s, allowed = min(compute_s), settings.allowed_delay
-    best = shortlist(trials, resident_s, allowed)
-    passes_s = [_time_passes(spec, openers[trial.memory_plan.staging is not None], trial) for trial in best]
-    measured = [replace(trial, delay_s=median(each)) for trial, each in zip(best, passes_s, strict=True) if each]
-    if not measured:
-        return best[0].memory_plan
-    noise_s = max(median(abs(second - median(each)) for second in each) for each in passes_s if each)
-    return choose_trial(measured, resident_s, allowed, noise_s=noise_s).memory_plan
+
+    def time_passes(trial: RingTrial) -> list[float]:
+        return _time_passes(spec, openers[trial.memory_plan.staging is not None], trial)
+
+    return choose_measured(trials, resident_s, allowed, time_passes).memory_plan
 
 
 def plan_in_budget(

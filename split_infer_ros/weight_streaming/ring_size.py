@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
@@ -153,6 +154,29 @@ def choose_trial(
     if shortest_s > goal_s:
         goal_s = allowed.goal_s(shortest_s) + noise_s
     return min((trial for trial in trials if trial.delay_s <= goal_s), key=lambda trial: trial.memory_bytes)
+
+
+def choose_measured(
+    trials: Sequence[RingTrial],
+    resident_s: float,
+    allowed: AllowedDelay,
+    time_passes: Callable[[RingTrial], Sequence[float]],
+) -> RingTrial:
+    """Measures the trials of ``shortlist``, and returns the one that is the best then.
+
+    Args:
+        trials: predicted trials, at least one.
+        resident_s: as for ``choose_trial``.
+        allowed: as for ``choose_trial``.
+        time_passes: returns the seconds of passes with a trial's plan; nothing if weights do not come with it.
+    """
+    best = shortlist(trials, resident_s, allowed)
+    passes_s = [time_passes(trial) for trial in best]
+    measured = [replace(trial, delay_s=median(each)) for trial, each in zip(best, passes_s, strict=True) if each]
+    if not measured:
+        return best[0]
+    noise_s = max(median(abs(second - median(each)) for second in each) for each in passes_s if each)
+    return choose_trial(measured, resident_s, allowed, noise_s=noise_s)
 
 
 def shortlist(

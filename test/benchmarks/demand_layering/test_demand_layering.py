@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from benchmarks.demand_layering.contest import WITH_READS, Effort, StreamingCont
 from benchmarks.demand_layering.facts import facts_of, same
 from benchmarks.demand_layering.on_gpu import Rows, StreamingContestOnGpu
 from benchmarks.demand_layering.peak import measure_peak, measure_start
-from benchmarks.demand_layering.plan import PlannedModel, plan_model, spread_trials
+from benchmarks.demand_layering.plan import PlannedModel, auto_plan, plan_model, spread_trials
 from benchmarks.demand_layering.turns import (
     READ_AFTER_B_S,
     READ_B_S,
@@ -38,6 +40,9 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.weightless_network import weightless_network
+from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.residency import plan_resident_and_two_buffers, plan_resident_blocks
+from split_infer_ros.weight_streaming.ring_size import RingTrial
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10
@@ -255,3 +260,18 @@ def test_residencies_of_a_gpu_give_the_same_results(tmp_path: Path) -> None:
     assert all(row["same"] and row["delay_ms"] > 0 and row["cpu_busy"] > 0 for row in rows)
     assert found[0].verdict == Verdict.HOLDS
     assert [claim.verdict for claim in found[-2:]] == [Verdict.UNCLEAR] * 2, "one turn decides nothing"
+
+
+def test_memory_of_auto_travels_to_a_process() -> None:
+    """A ring, or two buffers in turns, with blocks that stay in memory."""
+    sizes = [pages * PAGE for pages in (5, 1, 4, 7, 2, 9, 3, 5)]
+    packed: Any = SimpleNamespace(block_sizes=sizes, step_blocks=list(range(len(sizes))))
+    seen = set()
+    for pages in range(9, sum(sizes) // PAGE):
+        for make in (plan_resident_and_two_buffers, partial(plan_resident_blocks, capacity=9 * PAGE)):
+            plan = make(sizes, packed.step_blocks, memory_bytes=pages * PAGE)
+            if plan is not None:
+                found = auto_plan(packed, RingTrial(pages * PAGE, 1.0, plan))
+                seen.add(found.has_two_buffers)
+                assert child.AutoPlan(*map(int, map(str, found))).memory_plan(packed) == plan
+    assert seen == {0, 1}
