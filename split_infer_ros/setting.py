@@ -170,6 +170,11 @@ def settings_of(table: Any) -> dict[str, Setting]:
     return {each.name: each.metadata[_KEY] for each in fields(table) if _KEY in each.metadata}
 
 
+def given_settings(table: type[Any], values: Any) -> list[str]:
+    """Returns which of a dataclass's fields are not at their defaults in an instance of it, or of a subclass."""
+    return [each.name for each in fields(table) if getattr(values, each.name) != each.default]
+
+
 def check_settings(values: Any, prefix: str = "") -> None:
     """Checks the settings of an instance of a dataclass.
 

@@ -26,7 +26,7 @@ from benchmarks.co_optimisation.runs import MO, Application, Configuration, D
 from benchmarks.co_optimisation.simulation import SIMULATED, BoardKind, Simulation
 from benchmarks.common.claim import Claim, Direction
 from benchmarks.common.estimate import Estimate, estimate
-from benchmarks.common.rows import of_estimate
+from benchmarks.common.rows import measured
 from split_infer_ros.buffers.policy import Policy
 
 DRONE = "drone, TX2"
@@ -91,7 +91,7 @@ class Judgement:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yields a row for each predicted figure and order, and for each fitted figure of Tables I and II."""
         for what, found, paper in self._figures():
-            yield {"what": f"{SIMULATED}, judged: {what}", "paper": paper, **of_estimate(_median(found), "found")}
+            yield {"what": f"{SIMULATED}, judged: {what}", "paper": paper, **measured(found=found)}
         for name, fastest in FASTEST_PAIR.items():
             yield {
                 "what": f"{SIMULATED}, judged: boards on which two {name} end first as in the paper",
@@ -105,7 +105,7 @@ class Judgement:
                 yield {
                     "what": f"{SIMULATED}, fitted: load of two {name} under {policies}",
                     "paper": UTILISATION[name][pair],
-                    **of_estimate(_median(found), "found"),
+                    **measured(found=found),
                 }
         memory = fit_memory(PEAK_MB)
         for policy, peaks in PEAK_MB.items():
@@ -139,10 +139,6 @@ def mo_over_d(board: Board, applications: Sequence[Application], sizes: Sequence
             ]
         )
     )
-
-
-def _median(found: Sequence[float]) -> Estimate:
-    return estimate(lambda values: np.median(values, axis=-1), found)
 
 
 def _distance(found: Sequence[float], paper: float) -> Estimate:

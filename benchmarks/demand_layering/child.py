@@ -62,10 +62,8 @@ class AutoPlan(NamedTuple):
 
     def memory_plan(self, packed: PackedPartition) -> MemoryPlan:
         """Returns the plan with this memory."""
-        sizes, steps = (
-            packed.block_sizes[self.resident_blocks :],
-            blocks_in_ring(packed.step_blocks, self.resident_blocks),
-        )
+        sizes = packed.block_sizes[self.resident_blocks :]
+        steps = blocks_in_ring(packed.step_blocks, self.resident_blocks)
         if self.has_two_buffers:
             return MemoryPlan(self.resident_blocks, plan_double_buffer(sizes, steps, chunk_bytes=CHUNK_BYTES))
         return MemoryPlan(self.resident_blocks, plan_ring(sizes, steps, self.capacity))

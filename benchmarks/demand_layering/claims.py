@@ -93,7 +93,7 @@ def delay_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
         claims.append(
             Claim(
                 f"{name}: auto's delay, over resident weights'",
-                estimate(_added_ms, auto, resident),
+                estimate(added_ms, auto, resident),
                 "ms",
                 1e3 * ALLOWED.goal_s(0.0),
                 Direction.AT_MOST,
@@ -110,7 +110,8 @@ def delay_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
     return claims
 
 
-def _added_ms(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> NDArray[np.float64]:
+def added_ms(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns by how many ms one delay is longer than another of the same turn, in the median; both in seconds."""
     return np.asarray(1e3 * np.median(longer - shorter, axis=-1))
 
 

@@ -19,6 +19,7 @@ from benchmarks.demand_layering import child
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.automatic_memory import TRIAL_PASSES
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -34,7 +35,6 @@ ALLOWED = AllowedDelay(1e-3)
 MAX_SHARE = 0.25  # the most that auto may hold, as a share of one copy of the weights
 RING_SHARE = 0.9  # the ring's share of that; memory around the ring is measured from outside as well
 PROFILE_PASSES = 3
-TRIAL_PASSES = 6  # of each of the best points; the first one does not count
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def map_file(packed: PackedPartition) -> Partition:
 
 def load_each_pass(packed: PackedPartition) -> Partition:
     """Returns the partition with memory for all weights. Each pass reads all of them at its start."""
-    starts = [sum(packed.block_sizes[:index]) for index in range(len(packed.blocks))]
+    starts = _one_behind_the_other(packed)
     memory = page_aligned(sum(packed.block_sizes))
     file = WeightsFile.open(packed.path)
     graph = _bind_to(packed, file, memory, starts)
@@ -76,18 +76,13 @@ def load_each_pass(packed: PackedPartition) -> Partition:
 
 def load_once(packed: PackedPartition) -> Partition:
     """Returns the partition with all weights in memory, in the form in which they are streamed."""
-    starts = [sum(packed.block_sizes[:index]) for index in range(len(packed.blocks))]
+    starts = _one_behind_the_other(packed)
     memory = page_aligned(sum(packed.block_sizes))
     file = WeightsFile.open(packed.path)
     graph = _bind_to(packed, file, memory, starts)
     file.load(packed.blocks, byte_view(memory))
     file.close()
-
-    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:  # keeps it alive; blocked weights do not
-        results: Sequence[Tensor] = graph(images)
-        return results
-
-    return run
+    return _keeping(memory, graph)
 
 
 def share_one_place(packed: PackedPartition) -> Partition:
@@ -97,10 +92,19 @@ def share_one_place(packed: PackedPartition) -> Partition:
     """
     memory = page_aligned(max(packed.block_sizes))
     graph = _bind_to(packed, WeightsFile.open(packed.path), memory, [0] * len(packed.blocks))
+    return _keeping(memory, graph)
 
-    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:  # keeps it alive; blocked weights do not
-        results: Sequence[Tensor] = graph(images)
-        return results
+
+def _one_behind_the_other(packed: PackedPartition) -> list[int]:
+    """Returns the start of each block in memory for all blocks, in bytes."""
+    return [sum(packed.block_sizes[:index]) for index in range(len(packed.blocks))]
+
+
+def _keeping(memory: Tensor, graph: Partition) -> Partition:
+    """Returns a partition that keeps the memory of its weights alive. Blocked weights do not."""
+
+    def run(images: Tensor, mapping: Tensor = memory) -> Sequence[Tensor]:
+        return graph(images)
 
     return run
 

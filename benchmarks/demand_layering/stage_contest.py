@@ -19,10 +19,11 @@ from benchmarks.common.estimate import Estimate, estimate, exact, maximum, ratio
 from benchmarks.common.rows import in_ms, measured
 from benchmarks.common.turns import Contest, rotated
 from benchmarks.demand_layering import child
-from benchmarks.demand_layering.claims import prediction_error, prediction_of
+from benchmarks.demand_layering.claims import JITTER, added_ms, prediction_error, prediction_of
 from benchmarks.demand_layering.rivals import load_once
-from benchmarks.demand_layering.stages import Bound, PacedFile, open_pipeline, pass_s
+from benchmarks.demand_layering.stages import Bound, PacedFile, open_pipeline
 from benchmarks.demand_layering.table import MIB, PAPER, PAPERS_MODEL
+from benchmarks.demand_layering.turns import pass_s
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
@@ -41,7 +42,6 @@ DISK_SHARE = 0.6  # of the disk's own rate, so that the fixed rate is kept
 COPIED = (child.SYNCHRONOUS, child.ASYNCHRONOUS)
 PLACES = {child.SYNCHRONOUS: 4, child.ASYNCHRONOUS: 2, child.TWO_STAGE: 1}  # largest layers in memory, by the paper
 EXTRA_MS = 1.0  # "below 1 ms" is the paper's goal of the optimised two-stage pipeline
-JITTER = 0.05  # by this share of the delay, streamed weights may seem faster than resident ones
 OPTIMISED = "optimised"
 PAPERS_ORDER = {  # of delays: 181.2, 195.3 and 198.9 ms
     (child.ASYNCHRONOUS, child.SYNCHRONOUS): "0.911",
@@ -77,7 +77,7 @@ class StageContest:
         self.weight_bytes = sum(self._packed.block_sizes)
         resident = load_once(self._open_packed())
         with compute():
-            self._resident_s = pass_s(resident, self._images, GROUP_S)
+            self._resident_s = pass_s(resident, self._images, 1, group_s=GROUP_S)
         self.bytes_s = min(self.weight_bytes / self._resident_s, DISK_SHARE * read_rate(path.parent)[0])
         self._profiles = {is_copied: self._profile(is_copied) for is_copied in (False, True)}
         self._trials = self._explore()
@@ -114,7 +114,7 @@ class StageContest:
             claim = f"{self.name}, two cores: delay of {faster}, part of that of {slower}"
             found.append(at_most(claim, ratio(figures[faster], figures[slower]), "x", 1.0, paper=paper))
         resident = figures[child.RESIDENT]
-        added = estimate(lambda one, other: 1e3 * np.median(one - other, axis=-1), figures[OPTIMISED], resident)
+        added = estimate(added_ms, figures[OPTIMISED], resident)
         paper = f"below {EXTRA_MS:g} ms with 52.8 MiB"
         claim, floor = f"{self.name}, two cores: optimised, later than resident", -1e3 * JITTER * median(resident)
         return [*found, at_most(claim, added, "ms", EXTRA_MS, floor=floor, paper=paper)]
@@ -144,7 +144,7 @@ class StageContest:
         figures: dict[str, float] = {}
         for rival in rotated(list(self._rivals), number):
             with self._compute():
-                figures[rival] = pass_s(self._rivals[rival], self._images, GROUP_S)
+                figures[rival] = pass_s(self._rivals[rival], self._images, 1, group_s=GROUP_S)
         slower = figures[child.RESIDENT] / self._resident_s  # a core is faster or slower than when it was profiled
         for rival, plan in self.plans.items():
             profile = self._profiles[plan.staging is not None]

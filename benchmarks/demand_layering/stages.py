@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
@@ -18,7 +18,7 @@ from split_infer_ros.runtime.streams import Fence, Mark
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
-from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, RingMemory, page_aligned
+from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, page_aligned
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
@@ -82,20 +82,6 @@ def open_pipeline(
     ring_memory = None
     if memory_plan.staging is not None:
         capacity = memory_plan.ring.capacity
-        rings = Memory(Policy.DEVICE, page_aligned(capacity), page_aligned(capacity))
-        ring_memory = CopiedRingMemory(rings, OPS)
-    else:
-        ring_memory = RingMemory(page_aligned(memory_plan.ring.capacity))
+        ring_memory = CopiedRingMemory(Memory(Policy.DEVICE, page_aligned(capacity), page_aligned(capacity)), OPS)
     with bound():
         return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory, open_file=open_file)
-
-
-def pass_s(partition: Callable[[Tensor], Sequence[Tensor]], images: Tensor, min_s: float) -> float:
-    """Returns the median seconds of passes in a row, which take ``min_s`` together. One pass before is not measured."""
-    partition(images)
-    times_s: list[float] = []
-    while not times_s or sum(times_s) < min_s:
-        start = time.perf_counter()
-        partition(images)
-        times_s.append(time.perf_counter() - start)
-    return sorted(times_s)[len(times_s) // 2]

@@ -20,15 +20,17 @@ READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 READ_BEFORE_B_S, READ_AFTER_B_S = "read before the turn, bytes a second", "read after the turn, bytes a second"
 
 
-def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
+def pass_s(partition: child.Partition, images: Tensor, passes_before: int, group_s: float | None = None) -> float:
     """Returns the median seconds of a pass, over a short group of passes in a row.
 
-    Before the group, ``passes_before`` passes run that are not measured. They bring the prefetcher into step.
+    Before the group, ``passes_before`` passes run that are not measured. They bring the prefetcher into step. The group
+    takes at least ``group_s`` seconds; None: ``GROUP_S``.
     """
+    group_s = GROUP_S if group_s is None else group_s
     times_s: list[float] = []
     for _ in range(passes_before):
         partition(images)
-    while not times_s or sum(times_s) < GROUP_S:
+    while not times_s or sum(times_s) < group_s:
         start = time.perf_counter()
         partition(images)
         times_s.append(time.perf_counter() - start)

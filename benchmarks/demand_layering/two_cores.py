@@ -33,7 +33,8 @@ from benchmarks.common.picture import Curve
 from benchmarks.common.report import Panel, Report, show
 from benchmarks.common.rows import in_ms
 from benchmarks.common.turns import take_turns
-from benchmarks.demand_layering.stage_contest import PLACES, StageContest
+from benchmarks.demand_layering.child import RESIDENT
+from benchmarks.demand_layering.stage_contest import OPTIMISED, PLACES, StageContest
 from split_infer_ros.runtime.cores import Cores
 from split_infer_ros.runtime.inference import inference_mode
 
@@ -61,7 +62,7 @@ def run(names: Sequence[str], seconds: Callable[[], float]) -> Report:
                 take_turns([stages.contest], seconds())
                 rows += stages.rows()
                 claims += stages.claims(stages.contest)
-                delays = {rival: in_ms(stages.contest.figures[rival]) for rival in ("resident", *PLACES, "optimised")}
+                delays = {rival: in_ms(stages.contest.figures[rival]) for rival in (RESIDENT, *PLACES, OPTIMISED)}
                 panels += [
                     Panel(f"{name}, batch 1", "ms", delays),
                     Curve(f"{name}, two stages", "MiB", "ms", {"delay": stages.curve()}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 from split_infer_ros.errors import ConfigurationError
@@ -11,7 +11,7 @@ from split_infer_ros.models.decoders.registry import FAMILIES
 from split_infer_ros.models.recipe import Recipe
 from split_infer_ros.models.recipe_words import GRAMMAR
 from split_infer_ros.onnx.image_size import parse_size
-from split_infer_ros.setting import setting
+from split_infer_ros.setting import given_settings, setting
 
 AUTO = "auto"
 DECODERS = (AUTO, *FAMILIES)
@@ -62,4 +62,4 @@ class OnnxOptions:
     @property
     def given(self) -> list[str]:
         """The names of the options that are not at their defaults."""
-        return [field.name for field in fields(OnnxOptions) if getattr(self, field.name) != field.default]
+        return given_settings(OnnxOptions, self)

@@ -32,7 +32,7 @@ from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, outputs_of
 from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
-from split_infer_ros.models.user_names import PROGRAM_SUFFIX
+from split_infer_ros.models.user_names import PROGRAM_SUFFIX, check_user_code
 from split_infer_ros.runtime.search_path import search_user_folders
 from split_infer_ros.runtime.user_files import is_regular, user_path
 
@@ -54,10 +54,7 @@ def load_user_model(name: str, *, allow_user_code: bool) -> ModelEntry:
     Raises:
         ConfigurationError: the code may not run, it fails, or it does not give a model.
     """
-    if not allow_user_code:
-        raise ConfigurationError(
-            f"model '{name}' is loaded by running its code; set allow_user_code to true if you trust it."
-        )
+    check_user_code(name, allow_user_code=allow_user_code)
     model = _load_program(name) if name.endswith(PROGRAM_SUFFIX) else _call_factory(name)
     return model if isinstance(model, ModelEntry) else _classifier(name, model)
 

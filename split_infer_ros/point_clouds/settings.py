@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.setting import check_settings, setting
+from split_infer_ros.setting import check_settings, given_settings, setting
 
 # It bounds the pairs of neighbours, and so the memory and the time of a cloud. A voxel has as many neighbours as there
 # are voxels in a ball: at most a few hundred.
@@ -64,4 +64,4 @@ class ClusterSettings:
     @property
     def given(self) -> list[str]:
         """The names of the settings that are not at their defaults."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return given_settings(ClusterSettings, self)

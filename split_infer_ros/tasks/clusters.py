@@ -12,7 +12,6 @@ from split_infer_ros.models.takes import Takes
 from split_infer_ros.models.user_names import CLUSTERS
 from split_infer_ros.point_clouds.clustering import Clusterer
 from split_infer_ros.point_clouds.settings import ClusterSettings
-from split_infer_ros.tasks.task import MAX_OBJECTS
 
 LABELS = ("object",)  # clustering finds that there is something, and not what it is
 EXAMPLE_OBJECTS, EXAMPLE_POINTS = 40, 50_000
@@ -67,6 +66,5 @@ class ClustersTask:
 
     def _objects(self, points: Floats) -> Detections:
         found = self._clusterer.find(points)
-        count = min(len(found), MAX_OBJECTS)
-        boxes = np.concatenate((found.lows[:count], found.highs[:count]), 1)
-        return Detections(boxes, np.ones(count, np.float32), np.zeros(count, np.int64))
+        boxes = np.concatenate((found.lows, found.highs), 1)
+        return Detections(boxes, np.ones(len(found), np.float32), np.zeros(len(found), np.int64))

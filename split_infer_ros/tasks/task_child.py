@@ -67,7 +67,6 @@ class TaskChild:
             self._process.start()
             if self._is_killed:  # before there was a process
                 self._process.kill()
-            self._process.wait_until_ready()
             answer = self._process.ask({}, MAX_START_S)
         finally:
             self._frames.hide()

@@ -129,11 +129,6 @@ class TaskModel(SplitModel):
 
     network: TaskNetwork
 
-    def __init__(
-        self, network: TaskNetwork, device: Device = CPU, execution_config: ExecutionConfig | None = None
-    ) -> None:
-        super().__init__(network, device, execution_config)
-
     @property
     def engine_text(self) -> str:
         return "task"

@@ -14,8 +14,9 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.models.takes import Takes
+from split_infer_ros.models.user_names import check_user_code
 from split_infer_ros.runtime.child_process import ChildError
-from split_infer_ros.tasks.task_child import Rows, TaskChild, TaskError, TaskFacts, TaskLostError
+from split_infer_ros.tasks.task_child import Rows, TaskChild, TaskError, TaskLostError
 
 FIRST_RUN_S = 10.0  # a first run may load files; no frame waits for it
 # A run that takes longer is ended: ten times the slowest one so far, but at least MIN_LIMIT_S, and at most
@@ -43,10 +44,7 @@ class UserTask:
     """
 
     def __init__(self, name: str, *, allow_user_code: bool) -> None:
-        if not allow_user_code:
-            raise ConfigurationError(
-                f"model '{name}' is loaded by running its code; set allow_user_code to true if you trust it."
-            )
+        check_user_code(name, allow_user_code=allow_user_code)
         self.name = name
         self._lock = threading.Lock()  # the process takes one batch at a time
         self._trouble, self._retry_at, self._is_closed = "", 0.0, False
@@ -142,7 +140,7 @@ class UserTask:
         """Starts a process, tries it out, and lets it take the place of the one that was lost."""
         trouble = ""
         try:
-            facts: TaskFacts = child.start()
+            facts = child.start()
             if facts[:2] != self._facts[:2]:
                 raise TaskError("it takes other frames or has other labels than before: start the node again")
             self._try_out(child)

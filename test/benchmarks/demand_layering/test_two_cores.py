@@ -14,7 +14,8 @@ from benchmarks.common.claim import Verdict
 from benchmarks.demand_layering import __main__ as bench
 from benchmarks.demand_layering import child
 from benchmarks.demand_layering.stage_contest import OPTIMISED, PAPERS_ORDER, PLACES, StageContest
-from benchmarks.demand_layering.stages import PacedFile, pass_s
+from benchmarks.demand_layering.stages import PacedFile
+from benchmarks.demand_layering.turns import pass_s
 from split_infer_ros.runtime.inference import inference_mode
 
 pytest.importorskip("torch")
@@ -85,7 +86,7 @@ def test_paced_file_is_not_read_faster_than_its_rate(tmp_path: Path) -> None:
 
 def test_passes_are_timed_for_as_long_as_wanted() -> None:
     passes = []
-    assert pass_s(lambda images: passes.append(time.sleep(0.01)) or (), None, 0.05) >= 0.01
+    assert pass_s(lambda images: passes.append(time.sleep(0.01)) or (), None, 1, group_s=0.05) >= 0.01
     assert 2 <= len(passes) <= 6
 
 
